@@ -1,0 +1,1 @@
+"""The ``layl`` command: each module imports torch and other heavy things only inside the command that needs them."""

@@ -1,0 +1,1 @@
+"""What the stages must agree on: manifests, run directories, events, configuration, checkpoints."""

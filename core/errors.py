@@ -1,0 +1,42 @@
+"""The errors people meet. Each says what is, what was expected and what to do; the exit code is part of the contract."""
+
+from __future__ import annotations
+
+
+class LaylError(Exception):
+    """An error meant for a person: printed without a traceback; ``exit_code`` ends the process."""
+
+    exit_code = 70
+
+
+class ConfigError(LaylError):
+    """A configuration that cannot be used. ``problems`` holds every mistake found, one sentence each."""
+
+    exit_code = 65
+
+    def __init__(self, where: str, problems: list[str]):
+        self.where = where
+        self.problems = problems
+        super().__init__("\n".join([f"{where}: {len(problems)} problem(s)", *(f"  {p}" for p in problems)]))
+
+
+class DataError(LaylError):
+    """Data that cannot be trusted: a missing source, a manifest whose digests disagree, a leak."""
+
+    exit_code = 65
+
+
+class CheckpointError(LaylError):
+    """A checkpoint that cannot be read, or that belongs to something else."""
+
+
+class BusyError(LaylError):
+    """Somebody else holds the run."""
+
+    exit_code = 69
+
+
+class ExportRefused(LaylError):
+    """A gate on the exported file failed; what was published before stays."""
+
+    exit_code = 73

@@ -1,0 +1,142 @@
+"""What an exported file must prove before it replaces the one that is published."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from rapidfuzz.distance import Levenshtein
+
+from core.errors import ExportRefused
+from core.manifest import SAMPLE_RATE_HZ, Row
+from core.speech import audio
+from core.speech.features import FILTERS
+from core.speech.model import SpeechModel
+from export.client import FLOAT_FILE, INT8_FILE, WHOLE_SECONDS, Recogniser, SherpaRecogniser
+
+PARITY_FRAMES = (1, 7, 333, 400, 1237)
+PARITY_RAGGED = (333, 1, 97, 400, 7)
+PARITY_TOLERANCE = 1e-4
+#: int8 may lose this part of float32's error rate, or the configured points, whichever is more.
+RELATIVE_LOSS = 0.02
+MB_PER_M_PARAMETERS = 1.1
+SIZED_PRESETS = ("16m", "33m")
+SHERPA_CLIPS = 12
+#: Two symbols closer than this (difference of log-probabilities) may change places when features differ in the
+#: fourth decimal, as torch's and kaldi-native-fbank's do; 8-bit activations round such a difference up.
+TIES = {FLOAT_FILE: 0.01, INT8_FILE: 0.1}
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One proof: what it is about, whether it holds, and the figures."""
+
+    name: str
+    passed: bool
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{'passed' if self.passed else 'FAILED'}  {self.name}: {self.detail}"
+
+
+def refuse_unless_passed(gates: Sequence[Gate]) -> None:
+    """Raises ExportRefused naming every gate that failed."""
+    failed = [str(gate) for gate in gates if not gate.passed]
+    if failed:
+        raise ExportRefused("\n".join(["not published; what was published before is untouched", *failed]))
+
+
+def parity(model: SpeechModel, recogniser: Recogniser) -> Gate:
+    """The float32 file says what the trained model says, alone at five lengths and in a ragged batch."""
+    generator = torch.Generator().manual_seed(1)
+    worst = max(_distance(model, recogniser, (T,), generator) for T in PARITY_FRAMES)
+    worst = max(worst, _distance(model, recogniser, PARITY_RAGGED, generator))
+    return Gate(
+        "parity with the trained model",
+        worst <= PARITY_TOLERANCE,
+        f"log-probabilities differ by at most {worst:.1e} (allowed {PARITY_TOLERANCE:.0e}) at "
+        f"{', '.join(map(str, PARITY_FRAMES))} frames and in a ragged batch",
+    )
+
+
+def _distance(
+    model: SpeechModel, recogniser: Recogniser, lengths: tuple[int, ...], generator: torch.Generator
+) -> float:
+    noise = torch.randn(len(lengths), max(lengths), FILTERS, generator=generator)
+    features, frames = model.mean_F + noise * model.std_F, torch.tensor(lengths)
+    with torch.no_grad():
+        theirs, out = model(features, frames)
+    ours, lengths_out = recogniser.outputs(features.numpy(), frames.numpy())
+    if ours.shape != tuple(theirs.shape) or lengths_out.tolist() != out.tolist():
+        return float("inf")
+    gaps = [np.abs(a[:U] - b[:U]).max() for a, b, U in zip(ours, theirs.numpy(), out.tolist(), strict=True)]
+    # a NaN on either side would win no comparison
+    return float(max(gaps)) if np.isfinite(gaps).all() else float("inf")
+
+
+def int8_loss(float_cer: float, int8_cer: float, points: float) -> Gate:
+    """8-bit weights cost at most ``points`` percentage points or 2 % of the error rate, whichever is more."""
+    allowed = max(points / 100, RELATIVE_LOSS * float_cer)
+    return Gate(
+        "letter error rate of int8",
+        int8_cer - float_cer <= allowed + 1e-9,
+        f"{100 * int8_cer:.2f} % against {100 * float_cer:.2f} % in float32 (allowed {100 * allowed:.2f} points more)",
+    )
+
+
+def size(file: Path, parameters: float, preset: str) -> Gate:
+    """At most 1.1 MB for each of ``parameters`` million weights; only said for a demo, whose float parts weigh more."""
+    megabytes, allowed = file.stat().st_size / 1e6, MB_PER_M_PARAMETERS * parameters
+    gated = preset in SIZED_PRESETS
+    told = f"{megabytes:.1f} MB for {parameters:.1f} M parameters"
+    return Gate(
+        "size of int8",
+        not gated or megabytes <= allowed,
+        f"{told} (allowed {allowed:.1f} MB)" if gated else f"{told} (not gated for {preset})",
+    )
+
+
+def sherpa_agrees(folder: Path, file: str, rows: Sequence[Row], root: Path) -> Gate:
+    """sherpa-onnx, with features of its own, writes what our decoder writes on the same wav files, but for ties."""
+    name = f"sherpa-onnx on {file}"
+    short = [row for row in rows if row.duration <= WHOLE_SECONDS]
+    chosen = short[:: max(1, len(short) // SHERPA_CLIPS)][:SHERPA_CLIPS]
+    try:
+        theirs, ours = SherpaRecogniser(folder, file), Recogniser(folder, file)
+    except ModuleNotFoundError as error:
+        return Gate(name, False, f"{error}; `pip install sherpa-onnx` brings the client that phones use")
+    unlike, tied = [], 0
+    with tempfile.TemporaryDirectory() as place:
+        for row in chosen:
+            samples = _through_wav(Path(place) / "clip.wav", row, root)
+            mine, other = ours.transcribe(samples), theirs.transcribe(samples)
+            if mine == other:
+                continue
+            tied += 1
+            # a frame that tips over can change two symbols: itself, and a repeat that it joins or parts
+            if Levenshtein.distance(mine, other) > 2 * _ties(ours, samples, TIES[file]):
+                unlike.append(f"{row.name}: {other!r} against our {mine!r}")
+    detail = f"the same text on {len(chosen) - tied} of {len(chosen)} clips"
+    detail += f", {tied - len(unlike)} more but for ties" if tied > len(unlike) else ""
+    return Gate(name, not unlike, "; ".join([detail, *unlike[:3]]))
+
+
+def _through_wav(path: Path, row: Row, root: Path) -> np.ndarray:
+    import soundfile
+
+    soundfile.write(path, audio.load(row, root), SAMPLE_RATE_HZ, subtype="PCM_16")
+    samples, _ = soundfile.read(path, dtype="float32")
+    return samples
+
+
+def _ties(recogniser: Recogniser, samples: np.ndarray, margin: float) -> int:
+    features = recogniser.features(samples)
+    if not len(features):
+        return 0
+    log_probs, _ = recogniser.outputs(features[None], np.array([len(features)], dtype=np.int64))
+    top = np.sort(log_probs[0], axis=-1)[:, -2:]
+    return int((top[:, 1] - top[:, 0] < margin).sum())

@@ -1,0 +1,1 @@
+"""What front ends ask for, a few lines each; importing this package imports no Prefect."""

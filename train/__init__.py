@@ -1,0 +1,1 @@
+"""Manifests in, checkpoints out: one engine for every recipe."""

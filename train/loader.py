@@ -1,0 +1,154 @@
+"""Batches in order, loaded ahead by workers; the place is counted where the loop receives a batch.
+
+A batch is a pure function of its row numbers, the epoch and the seed, so neither the number of workers nor
+a cut changes it, and going on at a place replays nothing.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from core.errors import DataError
+from train.recipe import Batch, Draw, Recipe
+from train.state import Place, Progress
+
+AHEAD = 4
+
+
+@dataclass(frozen=True)
+class Order:
+    """A batch to load: (row, repeat) pairs, and whether it still belongs to the clean start."""
+
+    items: tuple[tuple[int, int], ...]
+    epoch: int
+    seed: int
+    clean: bool
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A batch, or None when none of its rows could be read; ``bad`` says which could not and why."""
+
+    batch: Batch | None
+    bad: tuple[str, ...]
+
+
+class _Orders(Dataset[Loaded]):
+    def __init__(self, recipe: Recipe, orders: Sequence[Order]):
+        self._recipe = recipe
+        self._orders = orders
+
+    def __len__(self) -> int:
+        return len(self._orders)
+
+    def __getitem__(self, index: int) -> Loaded:
+        order = self._orders[index]
+        examples, bad = [], []
+        for row, repeat in order.items:
+            draw = Draw(seed=order.seed, epoch=order.epoch, repeat=repeat, clean=order.clean)
+            try:
+                examples.append(self._recipe.encode(row, draw))
+            except (DataError, OSError) as error:
+                bad.append(f"{self._recipe.source.row_name(row)}: {error}")
+        return Loaded(self._recipe.collate(examples) if examples else None, tuple(bad))
+
+
+def quiet_worker(_: int) -> None:
+    """Loader processes use one thread and leave signals to the trainer, which ends them after its last save."""
+    torch.set_num_threads(1)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
+def stream(dataset: Dataset[Any], workers: int, pin: bool) -> Iterator[Any]:
+    """The items of a map-style dataset in order, loaded AHEAD of their use by ``workers`` processes."""
+    ahead = max(1, AHEAD // workers) if workers else None
+    return iter(
+        DataLoader(
+            dataset, batch_size=None, shuffle=False, num_workers=workers, prefetch_factor=ahead,
+            worker_init_fn=quiet_worker, pin_memory=pin,
+        )
+    )  # fmt: skip
+
+
+class Loader:
+    """Endless batches from a place onwards, epoch after epoch.
+
+    ``values`` are the configuration's plan fields: an epoch that has begun keeps those it began with.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        place: Place,
+        progress: Progress,
+        values: Mapping[str, Any],
+        *,
+        clean_batches: int,
+        workers: int,
+        max_bad_rows: int,
+        pin: bool = False,
+    ):
+        self._recipe = recipe
+        self._place = place
+        self._progress = progress
+        self._values = dict(values)
+        self._clean_batches = clean_batches
+        self._workers = workers
+        self._max_bad_rows = max_bad_rows
+        self._pin = pin
+        #: the epoch of the batch that was received last; the place itself already names the next one
+        self.epoch = place.epoch
+
+    @property
+    def at_epoch_end(self) -> bool:
+        """The batch received last ended its epoch."""
+        return self._place.batch == 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        place = self._place
+        while True:
+            if not place.values or place.batch == 0:
+                place.values = dict(self._values)
+            self.epoch = place.epoch
+            batches = self._recipe.source.batches(place.epoch, place.values)
+            if not batches:
+                raise DataError(f"epoch {place.epoch} holds no batch: the training data is empty")
+            if place.batch >= len(batches):
+                raise DataError(f"epoch {place.epoch} has {len(batches)} batches, the place is batch {place.batch}")
+            for loaded in self._rest(batches):
+                place.consumed += 1
+                place.batch += 1
+                if place.batch == len(batches):
+                    place.epoch, place.batch = place.epoch + 1, 0
+                self._count_bad(loaded)
+                if loaded.batch is not None:
+                    yield loaded.batch
+
+    def _rest(self, batches: Sequence[Sequence[tuple[int, int]]]) -> Iterator[Loaded]:
+        place = self._place
+        orders = [
+            Order(
+                items=tuple(items),
+                epoch=place.epoch,
+                seed=int(place.values.get("train.seed", 0)),
+                clean=place.consumed + ahead < self._clean_batches,
+            )
+            for ahead, items in enumerate(batches[place.batch :])
+        ]
+        return stream(_Orders(self._recipe, orders), self._workers if len(orders) > 1 else 0, self._pin)
+
+    def _count_bad(self, loaded: Loaded) -> None:
+        self._progress.bad_rows += len(loaded.bad)
+        if loaded.bad and self._progress.bad_rows > self._max_bad_rows:
+            raise DataError(
+                f"{self._progress.bad_rows} rows could not be read, more than train.max_bad_rows "
+                f"({self._max_bad_rows}); the last: {loaded.bad[-1]}; run `layl prepare` again"
+            )

@@ -1,0 +1,270 @@
+"""The loop that everything else serves: update, log line, validation, save, stop checks, in this order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from core.errors import CheckpointError, LaylError
+from core.events import Emit, Evaluated, Finished, Paused, Phase, Skipped, Trained
+from core.outcome import Outcome
+from train.checkpoints import Checkpoints
+from train.device import Precision, peak_memory
+from train.loader import Loader
+from train.recipe import Recipe, Scores
+from train.schedule import Schedule
+from train.session import Session, Stop
+from train.state import TrainState
+
+#: Updates in a row with a gradient that is not finite, after which the session gives up.
+BAD_STEPS_IN_A_ROW = 10
+
+
+class TrainingError(LaylError):
+    """Training cannot go on; the last good checkpoint stays."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the loop needs of the configuration."""
+
+    schedule: Schedule
+    epochs: float
+    clip_norm: float
+    log_every: int
+    eval_every: int
+
+
+class Fit:
+    """One session of training: continues ``state`` until the plan is complete or the session has to end."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        state: TrainState,
+        plan: Plan,
+        *,
+        loader: Loader,
+        session: Session,
+        checkpoints: Checkpoints,
+        emit: Emit,
+        device: torch.device,
+        precision: Precision,
+        on_scores: Callable[[int, Scores], None] = lambda step, scores: None,
+    ):
+        self.recipe = recipe
+        self.state = state
+        self.plan = plan
+        self.loader = loader
+        self.session = session
+        self.checkpoints = checkpoints
+        self.emit = emit
+        self.device = device
+        self.precision = precision
+        self.on_scores = on_scores
+        self._first_step = state.progress.step
+        self._train_seconds = 0.0
+        self._line_seconds = 0.0
+        self._bad_in_a_row = 0
+        self._mark = perf_counter()
+
+    def run(self) -> Outcome:
+        """Train. Raises TrainingError, DataError or whatever broke; the checkpoints of before stay."""
+        progress = self.state.progress
+        if stop := self.session.stop_reason(progress.step):
+            if progress.step < progress.planned:
+                return self._pause(stop)
+        if self._owes_validation():
+            if outcome := self._evaluate():
+                return outcome
+            self.checkpoints.save_step(self.state)
+            self.checkpoints.save(self.state)
+        self.emit(Phase(step=progress.step, phase="training"))
+        batches = iter(self.loader)
+        while progress.step < progress.planned:
+            began = perf_counter()
+            batch = next(batches)
+            lr = self.plan.schedule.lr(progress.step)
+            if not train_step(self.recipe, self.state, batch, lr, self.plan.clip_norm, self.device, self.precision):
+                self._skipped(batch)
+                continue
+            self._bad_in_a_row = 0
+            progress.step += 1
+            progress.units_seen += batch.units
+            self._clock(perf_counter() - began)
+            if progress.step % self.plan.log_every == 0:
+                self._log(lr)
+            if outcome := self._after_step():
+                return outcome
+        return self._finish()
+
+    def _after_step(self) -> Outcome | None:
+        progress = self.state.progress
+        last = progress.step >= progress.planned
+        epoch_end = self.loader.at_epoch_end
+        if self._eval_due() or last:
+            if outcome := self._evaluate():
+                return outcome
+        if epoch_end or self._eval_due() or last:
+            self.checkpoints.save_step(self.state)
+        if (epoch_end or self._eval_due() or self.checkpoints.due()) and not last:
+            self.checkpoints.save(self.state)
+        if not last and (stop := self.session.stop_reason(progress.step)):
+            return self._pause(stop)
+        return None
+
+    def _eval_due(self) -> bool:
+        return self.state.progress.step % self.plan.eval_every == 0
+
+    def _owes_validation(self) -> bool:
+        """A session that ended within a validation left it undone."""
+        progress = self.state.progress
+        return 0 < progress.step < progress.planned and self._eval_due() and progress.evaluated_step != progress.step
+
+    def _clock(self, step_seconds: float) -> None:
+        self.state.progress.train_seconds += step_seconds
+        self._train_seconds += step_seconds
+        self._line_seconds += step_seconds
+        self._tick()
+
+    def _tick(self) -> None:
+        now = perf_counter()
+        self.state.progress.elapsed_seconds += now - self._mark
+        self._mark = now
+
+    def _skipped(self, batch: Any) -> None:
+        progress = self.state.progress
+        progress.skipped += 1
+        self._bad_in_a_row += 1
+        self.emit(Skipped(step=progress.step, reason="the gradient is not finite", batch=batch.describe()))
+        if self._bad_in_a_row >= BAD_STEPS_IN_A_ROW:
+            raise TrainingError(
+                f"{BAD_STEPS_IN_A_ROW} batches in a row gave a gradient that is not finite, at step {progress.step}; "
+                "try a lower train.lr or train.precision fp32"
+            )
+
+    def _log(self, lr: float) -> None:
+        progress = self.state.progress
+        loss, norm, units = self.state.averages.take()
+        done = progress.step - self._first_step
+        left = progress.planned - progress.step
+        self.emit(
+            Trained(
+                step=progress.step,
+                planned=progress.planned,
+                epoch=min(self.loader.epoch, math.ceil(self.plan.epochs)),
+                loss=loss,
+                lr=lr,
+                grad_norm=norm,
+                units_seen=progress.units_seen,
+                elapsed_seconds=progress.elapsed_seconds,
+                units_per_second=units / self._line_seconds if self._line_seconds > 0 else None,
+                gpu_peak_bytes=peak_memory(self.device),
+                skipped=progress.skipped,
+                eta_seconds=self._train_seconds / done * left if done else None,
+            )
+        )
+        self._line_seconds = 0.0
+
+    def _evaluate(self) -> Outcome | None:
+        """Validate; an Outcome when the session was asked to end meanwhile."""
+        progress = self.state.progress
+        self.emit(Phase(step=progress.step, phase="validating"))
+        scores = evaluate(self.recipe, self.state, self.session.interrupted)
+        self._tick()
+        if scores is None:
+            stop = self.session.stop_reason(progress.step)
+            assert stop is not None
+            return self._pause(stop)
+        progress.evaluated_step = progress.step
+        is_best = progress.best_score is None or scores.main < progress.best_score
+        if is_best:
+            progress.best_score, progress.best_step = scores.main, progress.step
+            self.checkpoints.save_best(self.state, scores)
+        self.on_scores(progress.step, scores)
+        self.emit(
+            Evaluated(
+                step=progress.step,
+                epoch=min(self.loader.epoch, math.ceil(self.plan.epochs)),
+                main=scores.main,
+                scores=scores.details,
+                is_best=is_best,
+                elapsed_seconds=progress.elapsed_seconds,
+                units_seen=progress.units_seen,
+                valid_id=self.state.identity.valid_id,
+            )
+        )
+        self.emit(Phase(step=progress.step, phase="training"))
+        return None
+
+    def _pause(self, stop: Stop) -> Outcome:
+        progress = self.state.progress
+        step = progress.step
+        if stop.kind == "discarded":
+            step = self.checkpoints.saved_step if self.checkpoints.saved_step is not None else self._first_step
+        else:
+            self._tick()
+            self.emit(Phase(step=step, phase="saving"))
+            if not self.checkpoints.save(self.state):
+                raise TrainingError(f"the session could not save at step {step}; the checkpoint of before stays")
+        self.emit(Paused(step=step, planned=progress.planned, kind=stop.kind, reason=stop.reason))
+        return Outcome(stop.kind, self._first_step, step, stop.reason)  # type: ignore[arg-type]
+
+    def _finish(self) -> Outcome:
+        progress = self.state.progress
+        if progress.evaluated_step != progress.step:
+            # a run that came back with all its steps: new validation data, or a session that ended in the last validation
+            if outcome := self._evaluate():
+                return outcome
+            self.checkpoints.save_step(self.state)
+        self._tick()
+        if not self.checkpoints.save(self.state):
+            raise CheckpointError(f"the finished run could not be saved at step {progress.step}; run the command again")
+        self.emit(Finished(step=progress.step, planned=progress.planned))
+        return Outcome("finished", self._first_step, progress.step, resumable=False)
+
+
+def train_step(
+    recipe: Recipe,
+    state: TrainState,
+    batch: Any,
+    lr: float,
+    clip_norm: float,
+    device: torch.device,
+    precision: Precision,
+) -> bool:
+    """One update; False when the gradient was not finite and nothing was changed."""
+    # dropout and the like: a function of the seed and the batch's number alone
+    torch.manual_seed((int(state.place.values.get("train.seed", 0)) << 32) + state.place.consumed)
+    for group in state.optimizer.param_groups:
+        group["lr"] = lr
+    scaler: Any = state.scaler
+    batch = batch.to(device)
+    with precision.autocast():
+        loss = recipe.loss(state.model, batch)
+    scaler.scale(loss.sum / max(1, loss.count)).backward()
+    scaler.unscale_(state.optimizer)
+    parameters = [p for p in state.model.parameters() if p.requires_grad]
+    norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
+    finite = bool(torch.isfinite(norm))
+    if finite:
+        scaler.step(state.optimizer)
+        state.averages.add(loss.shown, loss.count, norm, batch.units)
+    scaler.update()
+    state.optimizer.zero_grad(set_to_none=True)
+    return finite
+
+
+def evaluate(recipe: Recipe, state: TrainState, stopped: Callable[[], bool]) -> Scores | None:
+    """Scores of the live weights, or None when the session was asked to stop."""
+    state.model.eval()
+    try:
+        with torch.inference_mode():
+            return recipe.evaluate(state.model, stopped)
+    finally:
+        state.model.train()

@@ -1,0 +1,158 @@
+"""Clips to batches: which clips an epoch holds, how one is loaded and augmented, how many become one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from core.manifest import Manifest, Row
+from core.speech import audio
+from core.speech.config import SpeechRun
+from core.speech.features import FILTERS, frames
+from core.speech.text import Vocabulary, frames_needed
+from train.batching import epoch_batches, random_for, row_weights
+from train.recipe import Draw
+from train.recipes.augment import augmented, masks
+
+
+@dataclass(frozen=True)
+class Example:
+    """One clip ready for a batch: samples (S,) float32, ids, masks over its frames (T,) and filters (F,)."""
+
+    row: int
+    samples: np.ndarray
+    ids: tuple[int, ...]
+    seconds: float
+    time_mask: np.ndarray | None = None
+    filter_mask: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class SpeechBatch:
+    """N clips: audio_NS padded with zeros, samples_N, targets_NL padded with 0, lengths_N, masks (True hides)."""
+
+    indices: tuple[int, ...]
+    audio_NS: Tensor
+    samples_N: Tensor
+    targets_NL: Tensor
+    lengths_N: Tensor
+    time_mask_NT: Tensor | None
+    filter_mask_NF: Tensor | None
+    units: float
+
+    def to(self, device: torch.device) -> SpeechBatch:
+        if device.type == "cpu":
+            return self
+        moved = {
+            name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+            for name, value in vars(self).items()
+        }
+        return SpeechBatch(**moved)
+
+    def pin_memory(self) -> SpeechBatch:
+        pinned = {name: v.pin_memory() if isinstance(v, Tensor) else v for name, v in vars(self).items()}
+        return SpeechBatch(**pinned)
+
+    def describe(self) -> str:
+        return f"{len(self.indices)} clips, {self.units:.1f} s"
+
+
+def collate(examples: Sequence[Example]) -> SpeechBatch:
+    """Pad clips of different lengths to one batch."""
+    samples = [len(e.samples) for e in examples]
+    audio_NS = torch.zeros(len(examples), max(samples))
+    longest = max(len(e.ids) for e in examples)
+    targets_NL = torch.zeros(len(examples), longest, dtype=torch.int64)
+    for i, example in enumerate(examples):
+        audio_NS[i, : samples[i]] = torch.from_numpy(example.samples)
+        targets_NL[i, : len(example.ids)] = torch.tensor(example.ids, dtype=torch.int64)
+    time_NT = filter_NF = None
+    if any(e.time_mask is not None for e in examples):
+        time_NT = torch.zeros(len(examples), max(frames(n) for n in samples), dtype=torch.bool)
+        filter_NF = torch.zeros(len(examples), FILTERS, dtype=torch.bool)
+        for i, example in enumerate(examples):
+            if example.time_mask is not None and example.filter_mask is not None:
+                time_NT[i, : len(example.time_mask)] = torch.from_numpy(example.time_mask)
+                filter_NF[i] = torch.from_numpy(example.filter_mask)
+    return SpeechBatch(
+        indices=tuple(e.row for e in examples),
+        audio_NS=audio_NS,
+        samples_N=torch.tensor(samples, dtype=torch.int64),
+        targets_NL=targets_NL,
+        lengths_N=torch.tensor([len(e.ids) for e in examples], dtype=torch.int64),
+        time_mask_NT=time_NT,
+        filter_mask_NF=filter_NF,
+        units=sum(e.seconds for e in examples),
+    )
+
+
+class Clips:
+    """The rows of a manifest as something to load: the recipe's source, encode and collate."""
+
+    def __init__(self, rows: Sequence[Row], root: Path, vocabulary: Vocabulary, config: SpeechRun):
+        self.rows = rows
+        self._root = root
+        self._config = config
+        self._ids = [tuple(vocabulary.encode(row.text)) for row in rows]
+        self._durations = np.array([row.duration for row in rows], dtype=np.float64)
+        self._ordinary = np.array([row.group == "ordinary" for row in rows], dtype=bool)
+        self._warsh = np.array([row.riwaya == "warsh" for row in rows], dtype=bool)
+
+    def weights(self, values: Mapping[str, Any]) -> tuple[np.ndarray, str]:
+        return row_weights(
+            self._durations / 3600,
+            self._ordinary,
+            self._warsh,
+            ordinary_share=values["data.ordinary_share"],
+            warsh_weight=values["data.warsh_weight"],
+            repeat_cap=values["data.repeat_cap"],
+        )
+
+    def batches(self, epoch: int, values: Mapping[str, Any]) -> list[tuple[tuple[int, int], ...]]:
+        """An epoch's batches, from the plan fields it began with."""
+        if not len(self._durations):
+            return []
+        return epoch_batches(
+            self._durations,
+            self.weights(values)[0],
+            seed=values["train.seed"],
+            epoch=epoch,
+            max_seconds=values["train.max_batch_seconds"],
+            max_clips=values["train.max_batch_clips"],
+        )
+
+    def row_name(self, row: int) -> str:
+        return self.rows[row].name
+
+    def plain(self, row: int) -> Example:
+        """A clip as it is."""
+        samples = audio.load(self.rows[row], self._root)
+        return Example(row, samples, self._ids[row], self.rows[row].duration)
+
+    def encode(self, row: int, draw: Draw) -> Example:
+        """A clip as this turn of it sounds."""
+        example = self.plain(row)
+        if draw.clean:
+            return example
+        random = random_for(draw.seed, draw.epoch, self.rows[row].id, draw.repeat)
+        samples = augmented(example.samples, self._config.augment, random)
+        time, filters = masks(frames(len(samples)), FILTERS, self._config.spec_augment, random)
+        return Example(row, samples, example.ids, example.seconds, time, filters)
+
+
+def fitting(manifest: Manifest, vocabulary: Vocabulary, fastest: float) -> tuple[list[Row], int]:
+    """The rows whose frames can hold their letters even at the fastest speed, and how many were left out."""
+    kept = [row for row in manifest.rows if _fits(row, vocabulary, fastest)]
+    return kept, len(manifest.rows) - len(kept)
+
+
+def _fits(row: Row, vocabulary: Vocabulary, fastest: float) -> bool:
+    from core.speech.model import out_frames
+
+    return out_frames(frames(int(row.samples / fastest))) >= max(1, frames_needed(vocabulary.encode(row.text)))

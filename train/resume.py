@@ -1,0 +1,137 @@
+"""What a change between two sessions means: a pure truth table over the saved identity and today's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Basis:
+    """What a session stands on: ids of the data, the length asked for, and the configuration by change class."""
+
+    data_id: str
+    valid_id: str
+    steps_per_epoch: int
+    epochs: float
+    steps: int | None = None
+    after_change: float = 0.2
+    classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    symbols: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """How far the run is: updates done and planned, running epoch (from 1), batches of it done."""
+
+    step: int
+    planned: int
+    epoch: int
+    batch: int
+
+    @property
+    def finished(self) -> bool:
+        return self.step >= self.planned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What follows. ``refused`` is not empty when the checkpoint does not fit the configuration any more."""
+
+    planned: int
+    new_epoch: bool = False
+    rewarm: str | None = None
+    reset_best: bool = False
+    notes: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+#: A planned length that moves by more than this part of itself warms the learning rate up again.
+LENGTH_TOLERANCE = 0.05
+
+
+def reconcile(saved: Basis, now: Basis, point: Point, changed_rows: str = "") -> Decision:
+    """Decide how a run goes on. ``changed_rows`` is the sentence for people, such as ``+1,204 -3 ~17 clips``."""
+    refused = differences(saved.classes.get("fixed", {}), now.classes.get("fixed", {}))
+    if saved.symbols != now.symbols:
+        refused += (_symbols_sentence(saved.symbols, now.symbols),)
+    if refused:
+        return Decision(planned=point.planned, refused=refused)
+
+    notes: list[str] = []
+    rewarm: list[str] = []
+    new_data = saved.data_id != now.data_id
+    new_epoch = new_data and point.batch > 0
+    planned = _planned(saved, now, point, new_data)
+    if new_data:
+        what = "data changed" + (f": {changed_rows}" if changed_rows else "")
+        if point.finished and planned == point.planned:
+            notes.append(f"{what}; train.after_change is 0: the finished run takes no step on it")
+        else:
+            rewarm.append(what)
+    if not point.finished and _moved(point.planned, planned) and not new_data:
+        rewarm.append(f"length changed {point.planned:,} -> {planned:,} steps")
+    elif point.finished and planned > point.planned and not new_data:
+        rewarm.append(f"length changed {point.planned:,} -> {planned:,} steps")
+    fields = differences(saved.classes.get("rewarm", {}), now.classes.get("rewarm", {}))
+    if fields and planned > point.step:
+        rewarm.append("; ".join(fields))
+    if plan := differences(saved.classes.get("plan", {}), now.classes.get("plan", {})):
+        notes.append("from the next epoch: " + "; ".join(plan))
+    if reset_best := saved.valid_id != now.valid_id:
+        notes.append("validation data changed: the best score begins anew")
+    if planned <= point.step and not point.finished:
+        notes.append(f"already beyond the new length of {planned:,} steps: the run finishes here")
+    return Decision(
+        planned=planned,
+        new_epoch=new_epoch,
+        rewarm="; ".join(rewarm) if rewarm and planned > point.step else None,
+        reset_best=reset_best,
+        notes=tuple(notes),
+    )
+
+
+def _planned(saved: Basis, now: Basis, point: Point, new_data: bool) -> int:
+    if new_data and point.finished:
+        return point.planned + _reopened(now, point)
+    if now.steps is not None:
+        return now.steps
+    same_length = (saved.epochs, saved.steps_per_epoch, saved.steps) == (now.epochs, now.steps_per_epoch, now.steps)
+    if not new_data and same_length:
+        return point.planned
+    if new_data:
+        # a half-done epoch ends here and counts as done
+        done = point.epoch - 1 + (1 if point.batch else 0)
+        left = round((now.epochs - done) * now.steps_per_epoch)
+        return point.step + left if left > 0 else point.step + _reopened(now, point)
+    return point.step - point.batch + round((now.epochs - point.epoch + 1) * now.steps_per_epoch)
+
+
+def _reopened(now: Basis, point: Point) -> int:
+    if now.after_change == 0:
+        return 0
+    return max(now.steps_per_epoch, round(now.after_change * point.planned))
+
+
+def _moved(before: int, after: int) -> bool:
+    return abs(after - before) > LENGTH_TOLERANCE * max(1, before)
+
+
+def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
+    """``field: old -> new`` for each field that differs; a field the checkpoint does not know counts as unchanged."""
+    return tuple(
+        f"{name}: {_word(saved[name])} -> {_word(now[name])}"
+        for name in sorted(set(saved) & set(now))
+        if saved[name] != now[name]
+    )
+
+
+def _word(value: Any) -> str:
+    return "none" if value is None else str(value)
+
+
+def _symbols_sentence(saved: tuple[str, ...], now: tuple[str, ...]) -> str:
+    gone = " ".join(s for s in saved if s not in now) or "nothing"
+    new = " ".join(s for s in now if s not in saved) or "nothing"
+    return f"vocabulary: {len(saved)} -> {len(now)} symbols (gone: {gone}; new: {new})"
