@@ -17,13 +17,14 @@ import io
 import json
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from core.errors import ConfigError
 
@@ -34,9 +35,9 @@ RENAMED = {"iqraeval_share": "ordinary_share"}
 
 
 class Section(BaseModel):
-    """A part of a configuration: frozen, strict, and closed to unknown fields."""
+    """A part of a configuration: frozen, strict, closed to unknown fields, and without infinities."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 def setting(default: Any, change: Change, doc: str, **limits: Any) -> Any:
@@ -88,12 +89,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError(str(path), ["no such file"]) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(str(path), [f"not UTF-8: {error}"]) from None
+        raise ConfigError(str(path), [f"not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"]) from None
+    except OSError as error:
+        raise ConfigError(str(path), [f"cannot be read: {error.strerror}"]) from None
     value = _parse_yaml(text, str(path))
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(str(path), [f"holds a {type(value).__name__}; expected fields like `train: {{epochs: 3}}`"])
+        raise ConfigError(str(path), [f"{_shown(value)} holds no field; expected fields like `train: {{epochs: 3}}`"])
     return value
 
 
@@ -102,35 +105,57 @@ def _parse_yaml(text: str, where: str) -> Any:
     try:
         return reader.load(io.StringIO(text))
     except YAMLError as error:
-        raise ConfigError(where, [f"not YAML: {' '.join(str(error).split())}"]) from None
+        raise ConfigError(where, [_yaml_sentence(error)]) from None
+
+
+def _yaml_sentence(error: YAMLError) -> str:
+    if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
+        return f"not YAML: {' '.join(str(error).split())}"
+    place = f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
+    problem = str(error.problem or error.context)
+    if isinstance(error, DuplicateKeyError):
+        return f"{place}: {problem.removeprefix('found duplicate key ').split(' with value')[0]} stands twice; keep one"
+    began = error.context_mark
+    since = f", in what begins at line {began.line + 1}, column {began.column + 1}" if began and error.problem else ""
+    hint = "; indent with spaces, not with tabs" if r"'\t'" in problem else ""
+    return f"not YAML: {place}: {problem}{since}{hint}"
 
 
 def read_fields(path: Path, overrides: list[str] | tuple[str, ...] = ()) -> dict[str, Any]:
     """The fields of ``path`` with what it ``extends`` below and ``a.b=c`` overrides on top, unchecked."""
-    fields = _with_parents(path, seen=())
+    fields = _with_parents(path, above=())
     problems = []
     for override in overrides:
         key, equals, value = override.partition("=")
-        if not equals or not key.strip():
+        names = [name.strip() for name in key.split(".")]
+        if not equals or not all(names):
             problems.append(f"--set {override}: expected field=value, for example train.epochs=3")
             continue
-        _put(fields, key.strip().split("."), _parse_yaml(value, f"--set {key}"))
+        try:
+            fields = _put(fields, names, _parse_yaml(value, f"--set {key}"))
+        except ConfigError as error:
+            problems += [f"{error.where}: {problem}" for problem in error.problems]
     if problems:
         raise ConfigError(str(path), problems)
     return fields
 
 
-def _with_parents(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
-    if path in seen:
-        chain = " -> ".join(p.name for p in (*seen, path))
-        raise ConfigError(str(path), [f"extends itself: {chain}"])
+def _with_parents(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in [other.resolve() for other in above]:
+        chain = " -> ".join(p.name for p in (*above, path))
+        raise ConfigError(str(above[0]), [f"extends itself: {chain}; one of them must stand alone"])
     own = read_yaml(path)
     parent = own.pop("extends", None)
     if parent is None:
         return own
     if not isinstance(parent, str):
-        raise ConfigError(str(path), [f"extends: {parent!r}; expected a file name like digits.yaml"])
-    return _merged(_with_parents(path.parent / parent, (*seen, path)), own)
+        raise ConfigError(str(path), [f"extends: {_shown(parent)}; expected a file name like digits.yaml"])
+    file = path.parent / parent
+    if not file.is_file():
+        near = difflib.get_close_matches(parent, [p.name for p in path.parent.glob("*.yaml")], n=1)
+        hint = f"; did you mean {near[0]}?" if near else f"; expected a file beside {path.name}"
+        raise ConfigError(str(path), [f"extends: {parent}; there is no {file}{hint}"])
+    return _merged(_with_parents(file, (*above, path)), own)
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -141,66 +166,178 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return both
 
 
-def _put(fields: dict[str, Any], path: list[str], value: Any) -> None:
-    for key in path[:-1]:
+def _put(fields: dict[str, Any], path: list[str], value: Any) -> dict[str, Any]:
+    # a new dict each time: two YAML aliases of one mapping are one object, and only one of them is meant
+    key, *rest = path
+    if isinstance(fields.get(key.partition("[")[0]), list) and (rest or "[" in key):
+        name = key.partition("[")[0]
+        raise ConfigError(f"--set {'.'.join(path)}", [f"{name} is a list and set as a whole, like {name}=[1, 2]"])
+    if rest:
         inner = fields.get(key)
-        if not isinstance(inner, dict):
-            inner = fields[key] = {}
-        fields = inner
-    fields[path[-1]] = value
+        value = _put(inner if isinstance(inner, dict) else {}, rest, value)
+    return {**fields, key: value}
 
 
 def build(section: type[Run], fields: dict[str, Any], where: str) -> Run:
     """A checked configuration from plain fields. Raises ConfigError with every problem, not only the first."""
+    if odd := list(_odd(fields)):
+        raise ConfigError(where, odd)
     try:
-        text = json.dumps(fields)
-    except (TypeError, ValueError):
-        bad = [f"{path}: {value!r} is a {type(value).__name__}; write it in quotes" for path, value in _odd(fields)]
-        raise ConfigError(where, bad or ["holds a value that JSON cannot write"]) from None
-    try:
-        return section.model_validate_json(text)
+        return section.model_validate_json(json.dumps(fields))
     except ValidationError as error:
-        raise ConfigError(where, [_sentence(section, problem) for problem in error.errors()]) from None
+        raise ConfigError(where, _sentences(section, fields, error)) from None
 
 
-def _odd(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
+def _odd(value: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[str]:
+    """A sentence for each value that JSON does not know: YAML has dates, sets, bytes, and aliases into themselves."""
+    expected = "expected text (in quotes), a number, true, false, a list or fields"
+    if id(value) in above:
+        yield f"{path}: an alias for what it stands in; write it out"
+    elif isinstance(value, dict):
         for key, inner in value.items():
-            yield from _odd(inner, f"{path}.{key}" if path else str(key))
+            place = f"{path}.{key}" if path else str(key)
+            if not isinstance(key, str | int | float | bool | None):
+                yield f"{place}: the name is a {type(key).__name__}; expected text (in quotes)"
+            yield from _odd(inner, place, (*above, id(value)))
     elif isinstance(value, list):
         for i, inner in enumerate(value):
-            yield from _odd(inner, f"{path}[{i}]")
-    elif not isinstance(value, str | int | float | bool | None):
-        yield path, value
+            yield from _odd(inner, f"{path}[{i}]", (*above, id(value)))
+    elif isinstance(value, str):
+        if any("\ud800" <= ch <= "\udfff" for ch in value):
+            yield f"{path}: {_shown(value)} holds half a character; expected whole Unicode text"
+    elif not isinstance(value, int | float | None):
+        yield f"{path}: {value} is a {type(value).__name__}; {expected}"
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else f"{text[:79]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _sentences(section: type[Section], fields: dict[str, Any], error: ValidationError) -> list[str]:
+    problems = error.errors(include_url=False)
+    inside = {problem["loc"][:depth] for problem in problems for depth in range(len(problem["loc"]))}
+    sentences = []
+    for problem in problems:
+        # pydantic counts only the items that are right themselves
+        counted = problem["type"] == "too_short" and len(problem["input"]) >= problem["ctx"]["min_length"]
+        if not (counted and problem["loc"] in inside):
+            sentences.append(_sentence(section, problem))
+    return sentences
 
 
 def _sentence(section: type[Section], problem: Any) -> str:
-    loc = [str(part) for part in problem["loc"]]
-    place = ".".join(loc)
-    if problem["type"] == "extra_forbidden":
-        if loc[-1] in RENAMED:
-            return f"{place}: {loc[-1]} is now called {RENAMED[loc[-1]]}"
-        names = _field_names(section, loc[:-1])
-        near = difflib.get_close_matches(loc[-1], names, n=1)
-        hint = f"; did you mean {'.'.join([*loc[:-1], near[0]])}?" if near else f"; known: {', '.join(sorted(names))}"
-        return f"{place}: unknown field{hint}"
+    place, known, doc = _located(section, problem["loc"])
+    kind, given, context = problem["type"], problem["input"], problem.get("ctx", {})
+    if kind == "extra_forbidden":
+        return f"{place}: unknown field; {_nearest(section, place, known)}"
+    if kind == "missing" and isinstance(given, dict):
+        return f"{place}: missing; expected {doc or _fields_like(known)}"
+    if kind == "missing":
+        return f"{place}: missing; the list {_shown(given)} is too short"
+    if kind == "value_error":
+        return f"{place}: {context['error']}"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        tags = [tag.strip("'") for tag in context.get("expected_tags", "").split(", ")] if context else []
+        tags = [tag for tag in tags if tag] or known
+        tag = context.get("tag")
+        near = difflib.get_close_matches(str(tag), tags, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        said = _shown(given.get("kind")) if kind == "union_tag_invalid" else "missing"
+        return f"{place}.kind: {said}; expected {_either(tags)}{hint}"
+    if kind == "literal_error":
+        choices = [choice.strip("'") for choice in context["expected"].replace(" or ", ", ").split(", ")]
+        near = difflib.get_close_matches(str(given), choices, n=1)
+        return f"{place}: {_shown(given)}; expected {_either(choices)}{f'; did you mean {near[0]}?' if near else ''}"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        empty = ", or nothing at all: leave the name out too" if given is None else ""
+        return f"{place}: {_shown(given)}; expected {_fields_like(known)}{empty}"
+    if kind in EXPECTED:
+        return f"{place}: {_shown(given)}; expected {EXPECTED[kind](context)}{_unquoted(kind, given)}"
     message = problem["msg"]
-    message = message[0].lower() + message[1:]
-    return f"{place}: {json.dumps(problem['input'], ensure_ascii=False, default=str)[:80]}; {message}"
+    return f"{place}: {_shown(given)}; {message[:1].lower()}{message[1:]}"
 
 
-def _field_names(section: type[Section], path: list[str]) -> list[str]:
-    current: list[Any] = [section]
-    for part in path:
-        following: list[Any] = []
-        for kind in current:
-            if part in kind.model_fields:
-                following += _sections_in(kind.model_fields[part].annotation)
-        # an index of a list or the tag of a union names no field: stay where we are
-        current = following or current
-    tag = path[-1] if path else ""
-    tagged = [k for k in current if k.model_fields.get("kind") is not None and k.model_fields["kind"].default == tag]
-    return sorted({name for kind in (tagged or current) for name in kind.model_fields})
+#: What a kind of pydantic's errors expects, in words, from the error's context.
+EXPECTED: dict[str, Callable[[dict[str, Any]], str]] = {
+    "float_type": lambda _: "a number",
+    "int_type": lambda _: "a whole number",
+    "int_from_float": lambda _: "a whole number",
+    "bool_type": lambda _: "true or false",
+    "string_type": lambda _: "text (in quotes)",
+    "tuple_type": lambda _: "a list like [a, b]",
+    "finite_number": lambda _: "a finite number",
+    "greater_than": lambda c: f"more than {c['gt']:g}",
+    "greater_than_equal": lambda c: f"at least {c['ge']:g}",
+    "less_than": lambda c: f"less than {c['lt']:g}",
+    "less_than_equal": lambda c: f"at most {c['le']:g}",
+    "too_short": lambda c: f"at least {c['min_length']} {'value' if c['min_length'] == 1 else 'values'}",
+    "too_long": lambda c: f"at most {c['max_length']} values",
+}
+
+
+def _unquoted(kind: str, given: Any) -> str:
+    if kind not in ("float_type", "int_type", "bool_type") or not isinstance(given, str):
+        return ""
+    try:
+        inner = _parse_yaml(given, "")
+    except ConfigError:
+        return ""
+    if kind == "bool_type":
+        words = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+        return f", here {words[given.lower()]}" if given.lower() in words else ""
+    return ", without quotes" if isinstance(inner, int | float) and not isinstance(inner, bool) else ""
+
+
+def _either(choices: list[str]) -> str:
+    return f"{', '.join(choices[:-1])} or {choices[-1]}" if len(choices) > 1 else choices[0]
+
+
+def _fields_like(names: list[str]) -> str:
+    return f"fields ({', '.join(names)})"
+
+
+def _nearest(root: type[Section], place: str, known: list[str]) -> str:
+    above, _, name = place.rpartition(".")
+    if name in RENAMED:
+        return f"{name} is now called {RENAMED[name]}"
+    if near := difflib.get_close_matches(name, known, n=1):
+        return f"did you mean {f'{above}.' if above else ''}{near[0]}?"
+    elsewhere = [path for path in change_classes(root) if path.rpartition(".")[2] == name]
+    if elsewhere:
+        return f"did you mean {_either(elsewhere)}?"
+    return f"known: {', '.join(known)}"
+
+
+def _located(section: type[Section], loc: tuple[str | int, ...]) -> tuple[str, list[str], str]:
+    """Where an error is, as people write it; the names known there; and the field's own description.
+
+    The names are those of the section that the place is, else of the section that holds it.
+    """
+    place, doc = "", ""
+    here: list[type[Section]] = [section]
+    around = here
+    for part in loc:
+        if isinstance(part, int):
+            place += f"[{part}]"
+            continue
+        tagged = [kind for kind in here if len(here) > 1 and _tag(kind) == part]
+        if tagged:
+            # the kind of a source is no part of the way to its fields
+            here = around = tagged
+            continue
+        place += f".{part}" if place else part
+        found = [kind.model_fields[part] for kind in here if part in kind.model_fields]
+        around = here
+        here = [kind for info in found for kind in _sections_in(info.annotation)]
+        doc = next((info.description for info in found if info.description), "")
+    if len(here) > 1:
+        return place, [_tag(kind) for kind in here], doc
+    return place, sorted(name for kind in (here or around) for name in kind.model_fields), doc
+
+
+def _tag(kind: type[Section]) -> str:
+    return str(kind.model_fields["kind"].default) if "kind" in kind.model_fields else kind.__name__
 
 
 def _sections_in(annotation: Any) -> list[type[Section]]:

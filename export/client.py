@@ -7,6 +7,7 @@ loop over onnxruntime, and sherpa-onnx as phones have it, unmodified.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -116,7 +117,7 @@ class SherpaRecogniser:
             return self._hear(samples)
         features, _ = self._front_end(torch.from_numpy(samples)[None], torch.tensor([len(samples)]))
         cuts = [start * SHIFT for start, _ in pieces(features[0].numpy())] + [len(samples)]
-        texts = [self._hear(samples[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+        texts = [self._hear(samples[a:b]) for a, b in pairwise(cuts)]
         return " ".join(" ".join(texts).split())
 
     def _hear(self, samples: np.ndarray) -> str:
@@ -134,20 +135,20 @@ def _refuse_missing(folder: Path, file: str) -> None:
 
 def pieces(features_TF: np.ndarray) -> Iterator[tuple[int, int]]:
     """(first frame, end) of each piece, all but the last a whole number of output frames, cut where it is quietest."""
-    T = len(features_TF)
-    if T <= _frames(WHOLE_SECONDS):
-        yield 0, T
+    total = len(features_TF)
+    if total <= _frames(WHOLE_SECONDS):
+        yield 0, total
         return
     shortest, longest = map(_frames, PIECE_SECONDS)
     width = _frames(PAUSE_SECONDS)
     loudness = np.convolve(features_TF.mean(axis=1), np.ones(width) / width, mode="same")
     start = 0
-    while T - start > longest:
+    while total - start > longest:
         window = loudness[start + shortest : start + longest : SUBSAMPLING]
         end = start + shortest + SUBSAMPLING * int(window.argmin())
         yield start, end
         start = end
-    yield start, T
+    yield start, total
 
 
 def _frames(seconds: float) -> int:

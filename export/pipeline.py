@@ -1,4 +1,4 @@
-"""From checkpoints to a published model: choose, export, measure the very files, pass the gates, and only then publish."""
+"""Checkpoints to a published model: choose, export, measure the very files, pass the gates, and only then publish."""
 
 from __future__ import annotations
 

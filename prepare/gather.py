@@ -160,8 +160,8 @@ class _Decoder:
         self.files, self.name = files, name
 
     def decode(self, clips: list[Clip]) -> Iterator[Decoded]:
-        states = [self._state(clip) for clip in clips]
-        unknown = sum(fact is not None and not done for fact, done in states)
+        pairs = [(clip, self._state(clip)) for clip in clips]
+        unknown = sum(fact is not None and not known for _, (fact, known) in pairs)
         self.report(f"{self.name}: {len(clips):,} files, {unknown:,} to decode")
         with ExitStack() as stack:
             pool: ProcessPoolExecutor | None = None
@@ -171,7 +171,7 @@ class _Decoder:
                 pool = stack.enter_context(ProcessPoolExecutor(min(self.workers, unknown), mp_context=context))
             done = 0
             for start in range(0, len(clips), _WINDOW):
-                window = list(zip(clips, states, strict=True))[start : start + _WINDOW]
+                window = pairs[start : start + _WINDOW]
                 yield from self._window(window, pool)
                 before, done = done, done + sum(f is not None and not known for _, (f, known) in window)
                 if done // 1000 > before // 1000:

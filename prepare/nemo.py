@@ -37,6 +37,7 @@ class NemoReader:
         #: as the configuration spells it, relative to the project's root where it lies inside
         self.folder = _spelled(spelled, root)
         self.root = root
+        self._base = os.path.normpath(os.path.join(os.path.abspath(root), self.folder))
         self.where = where
 
     def fingerprint(self) -> str:
@@ -105,11 +106,10 @@ class NemoReader:
         """The path relative to the source's folder, or None if it is spelled to leave it."""
         if "\0" in audio:
             return None
-        folder = os.path.normpath(os.path.join(os.path.abspath(self.root), self.folder))
-        path = os.path.normpath(os.path.join(folder, audio))
-        if path == folder or not _within(folder, path):
+        path = os.path.normpath(os.path.join(self._base, audio))
+        if path == self._base or not _within(self._base, path):
             return None
-        return Path(os.path.relpath(_as_on_disk(path), folder)).as_posix()
+        return _as_on_disk(path)[len(self._base) :].lstrip(os.sep).replace(os.sep, "/")
 
 
 def _as_on_disk(path: str) -> str:

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 import typer
 from importlinter.cli import lint_imports
-from ruamel.yaml import YAML
 
 from cli.main import app
-from core.config import RunSection, Section, change_classes, read_fields, setting
+from core.config import RunSection, Section, build, change_classes, read_fields, read_yaml, setting
 from core.speech.config import SpeechRun
 
 ROOT = Path(__file__).parent.parent
@@ -100,18 +99,16 @@ def test_a_setting_without_a_change_class_is_refused() -> None:
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "configs").glob("*.yaml"))])
 def test_every_configuration_is_valid(name: str) -> None:
-    from core.config import build
-
     path = ROOT / "configs" / f"{name}.yaml"
     build(SpeechRun, read_fields(path), path.name)
 
 
 def test_dvc_watches_only_parameters_that_a_run_spells_out_itself() -> None:
-    stages = YAML(typ="safe", pure=True).load(ROOT / "dvc.yaml")["stages"]
+    pipeline = read_yaml(ROOT / "dvc.yaml")
     missing = []
-    for stage, said in stages.items():
-        for run in said["matrix"]["run"]:
-            fields = YAML(typ="safe", pure=True).load(ROOT / "configs" / f"{run}.yaml")
+    for stage, said in pipeline["stages"].items():
+        for run in pipeline["vars"][0]["runs"]:
+            fields = read_yaml(ROOT / "configs" / f"{run}.yaml")
             for names in said["params"][0].values():
                 for name in names:
                     value = fields

@@ -10,6 +10,7 @@ from core.errors import LaylError
 from core.process import Mark
 from core.project import read_run
 from train.session import Session, watch_parent
+from train.start import run_session
 
 #: How long a session whose parent is gone may still take to save.
 SAVE_GRACE_SECONDS = 120.0
@@ -35,12 +36,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         run, config = read_run(args.root, args.run, args.set)
         session = Session(run, args.session, stop_at=args.stop_at, until_step=args.until_step)
-        # before torch: a signal during its import must not be lost
         with session.signals():
             watched = [mark for mark in (args.supervisor, args.watch) if mark is not None]
             watch_parent(session, watched, stdin=args.supervisor is not None, grace_seconds=SAVE_GRACE_SECONDS)
-            from train.start import run_session
-
             return run_session(run, config, session, frontend=args.frontend, on_change=args.on_change).exit_code
     except LaylError as error:
         print(error, file=sys.stderr)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -136,6 +135,8 @@ class Session:
         for name in STOP_SIGNALS:
             if hasattr(signal, name):
                 number = getattr(signal, name)
+                if signal.getsignal(number) is signal.SIG_IGN:
+                    continue  # nohup, a job in the background: ignored on purpose
                 before[number] = signal.signal(number, self._on_signal)
         try:
             yield
@@ -168,7 +169,8 @@ def watch_parent(session: Session, watched: list[Mark], *, stdin: bool, grace_se
         timer.start()
 
     def read_to_end() -> None:
-        while sys.stdin.buffer.read(4096):
+        # not sys.stdin: a thread that waits in it makes the interpreter abort at exit
+        while os.read(0, 4096):
             pass
         gone("whoever started this session is gone")
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,8 @@ from hypothesis import strategies as st
 from core.errors import CheckpointError
 from core.speech.text import Vocabulary
 from export import client
-from export.client import FLOAT_FILE, INT8_FILE, Recogniser, SherpaRecogniser, pieces
-from tests.export.conftest import VOCABULARY, sound, tiny_model
+from export.client import FLOAT_FILE, Recogniser, SherpaRecogniser, pieces
+from tests.export.conftest import VOCABULARY, sound
 
 
 @pytest.mark.parametrize("kind", [Recogniser, SherpaRecogniser])
@@ -31,20 +33,24 @@ def test_sherpa_writes_the_same_text_as_our_decoder(exported: Path) -> None:
     waves = [sound(1 + 0.3 * i, i) for i in range(6)]
     heard = [ours.transcribe(wave) for wave in waves]
     assert heard == [theirs.transcribe(wave) for wave in waves]
-    assert len(set(heard)) == 6 and any(" " in text for text in heard)
+    assert len(set(heard)) == 6
 
 
-def test_symbols_that_break_naive_readers_survive_the_real_client(tmp_path: Path) -> None:
-    from export.onnx_file import export_float, quantise
-
-    odd = ["#", "<", "'", "\u064e", "٠", "é", "ß"]
-    vocabulary = Vocabulary(("<blk>", " ", *odd, *VOCABULARY.symbols[2 : -len(odd)]))
-    export_float(tiny_model(), vocabulary.symbols, {}, tmp_path / FLOAT_FILE)
-    quantise(tmp_path / FLOAT_FILE, tmp_path / INT8_FILE)
-    (tmp_path / "tokens.txt").write_text(vocabulary.tokens_text(), encoding="utf-8")
-    ours, theirs = Recogniser(tmp_path, FLOAT_FILE), SherpaRecogniser(tmp_path, FLOAT_FILE)
-    heard = [(ours.transcribe(w), theirs.transcribe(w)) for w in (sound(2, i) for i in range(4))]
-    assert all(a == b for a, b in heard) and any(set(odd) & set(a) for a, _ in heard)
+def test_symbols_that_break_naive_readers_survive_the_real_client(exported: Path, tmp_path: Path) -> None:
+    shutil.copytree(exported, tmp_path / "odd")
+    waves = [sound(2, i) for i in range(4)]
+    heard = sorted({i for wave in waves for i in Recogniser(exported, FLOAT_FILE).ids(wave)})
+    odd = [" ", "#", "\u064e", "'", "<", "٠"][: len(heard)]
+    symbols = list(VOCABULARY.symbols)
+    for place, symbol in zip(heard, odd, strict=False):
+        if symbol in symbols:
+            symbols[symbols.index(symbol)] = symbols[place]
+        symbols[place] = symbol
+    (tmp_path / "odd" / "tokens.txt").write_text(Vocabulary(tuple(symbols)).tokens_text(), encoding="utf-8")
+    ours, theirs = Recogniser(tmp_path / "odd", FLOAT_FILE), SherpaRecogniser(tmp_path / "odd", FLOAT_FILE)
+    texts = [ours.transcribe(wave) for wave in waves]
+    assert texts == [theirs.transcribe(wave) for wave in waves]
+    assert set(odd) <= set("".join(texts)) and len(odd) >= 4
 
 
 def test_a_missing_model_says_what_makes_it(tmp_path: Path) -> None:
@@ -59,7 +65,7 @@ def test_pieces_cover_every_frame_once_on_the_grid_of_output_frames(T: int, seed
     features = np.random.default_rng(seed).standard_normal((T, 2)).astype(np.float32)
     found = list(pieces(features))
     assert found[0][0] == 0 and found[-1][1] == T
-    assert all(a[1] == b[0] for a, b in zip(found, found[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in pairwise(found))
     assert all(start % 4 == 0 and start < end for start, end in found)
     if T > 6000:
         assert all(end - start <= 3000 for start, end in found) and all(e - s >= 1500 for s, e in found[:-1])

@@ -20,15 +20,15 @@ def line(**fields: Any) -> bytes:
     return json.dumps(fields, ensure_ascii=False).encode()
 
 
-def reader(root: Path, content: bytes, manifest: str = "data/m.jsonl", **options: Any) -> NemoReader:
-    path = root / manifest
+def reader(project: Path, content: bytes, **options: Any) -> NemoReader:
+    path = project / "data" / "m.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
-    return NemoReader(NemoSource(manifest=manifest, **options), root, "data.sources[2]")
+    return NemoReader(NemoSource(manifest="data/m.jsonl", **options), project, "data.sources[2]")
 
 
-def only(root: Path, **fields: Any) -> Clip | Rejected:
-    (item,) = reader(root, line(**fields)).clips()
+def only(project: Path, **fields: Any) -> Clip | Rejected:
+    (item,) = reader(project, line(**fields)).clips()
     return item
 
 

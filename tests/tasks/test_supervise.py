@@ -72,13 +72,13 @@ def trainer(tmp_path):
     return make
 
 
-def supervised(run, command, listeners=(), session="mine", said=None):
+def supervised(run, command, listeners=(), session="mine", said=None, poll_seconds=0.02):
     return supervise(
         SessionRequest(run=run, session=session),
         listeners,
         say=(said if said is not None else []).append,
         command=command,
-        poll_seconds=0.02,
+        poll_seconds=poll_seconds,
     )
 
 
@@ -149,6 +149,15 @@ def test_events_reach_every_listener_and_the_result_is_the_childs(run, trainer):
     assert (outcome.kind, outcome.from_step, outcome.to_step, outcome.reason) == ("finished", 5, 8, "all steps")
     assert steps == [5, 6, 7, 8, 8]
     assert [type(event).__name__ for event in heard] == ["Started", "Trained", "Trained", "Trained", "Finished"]
+
+
+@process
+def test_what_a_child_says_last_is_heard_after_it_ended(run, trainer):
+    heard = []
+    outcome = supervised(
+        run, trainer("own()(Finished(step=8, planned=8)); end('finished', 8)"), [heard.append], poll_seconds=1
+    )
+    assert [type(event).__name__ for event in heard] == ["Started", "Finished"] and outcome.kind == "finished"
 
 
 @process

@@ -1,0 +1,311 @@
+"""One session's inside: what the run has, what changed since, the recipe, and the loop that gets them all."""
+
+from __future__ import annotations
+
+import io
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from ruamel.yaml import YAML
+
+from core.archive import archive
+from core.config import classed_values
+from core.errors import ConfigError, DataError
+from core.events import Event, EventLog, Phase, Rewarmed, Started, read_events
+from core.manifest import Prepared, read_prepared
+from core.outcome import Outcome
+from core.process import owner_facts
+from core.run_dir import RunDir, read_json, write_json, write_text
+from core.speech.config import SpeechRun
+from core.status import fold
+from train.checkpoints import Checkpoints
+from train.device import Precision, device_words, kept_awake, pick_device
+from train.heard import Heard
+from train.loader import Loader
+from train.loop import Fit, Plan
+from train.recipes import builder
+from train.resume import Basis, Decision, Point, differences, reconcile
+from train.schedule import Schedule, planned_steps
+from train.session import Session
+from train.state import Averages, Identity, Place, Progress, TrainState
+from train.views import LogCsv, Plots, StatusFile
+
+#: A run that trained less than this is put aside without asking when the configuration does not fit it any more.
+SMALL_LOSS_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """What the run's checkpoint says, and what follows from today's data and configuration."""
+
+    state: dict[str, Any]
+    decision: Decision
+    note: str
+
+
+def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend: str, on_change: str) -> Outcome:
+    """Train until the run is finished or the session ends; the caller holds the run's lock."""
+    device = pick_device(config.train.device)
+    precision = Precision(config.train.precision, device)
+    if config.train.deterministic:
+        torch.use_deterministic_algorithms(True)
+    prepared = _manifests(run)
+    built = builder(config.recipe)(config, prepared, run.root, device)
+    values = classed_values(config)
+    identity = _identity(config, prepared, values, session, list(built.vocabulary.symbols), device)
+    identity.steps_per_epoch = len(built.recipe.source.batches(1, values["plan"]))
+    state = TrainState(
+        model=built.model,
+        optimizer=built.optimizer,
+        scaler=precision.scaler,  # type: ignore[arg-type]
+        place=Place(),
+        progress=Progress(),
+        averages=Averages(device),
+        identity=identity,
+    )
+    events: list[Event] = []
+    checkpoints = _checkpoints(run, config, built.model_facts, lambda event: events.append(event))
+    saved = _saved(run, checkpoints, identity, config, built.rows)
+    if saved is not None and saved.decision.refused:
+        _put_aside(run, saved, on_change, session, frontend)
+        saved = None
+
+    log = EventLog(run.events)
+    status = StatusFile(run, fold(read_events(run.events)[0]), time.time)
+    views = [log, status, LogCsv(run), Plots(run, lambda line: print(line, file=sys.stderr))]
+
+    def emit(event: Event) -> None:
+        for view in views:
+            view(event)
+
+    checkpoints = _checkpoints(run, config, built.model_facts, emit, sync=log.sync)
+    if saved is None:
+        notes = _begin(state, built, emit, config)
+    else:
+        notes = _continue(state, saved, identity, config)
+    notes += _device_notes(saved, identity)
+    checkpoints.saved_step = state.progress.step if saved else None
+    checkpoints.retract(state.progress.step)
+    _write_facts(run, config, prepared, built.rows, identity.data_id)
+    heard = Heard(run, built.valid_rows, identity.valid_id)
+    heard.begin(state.progress.step)
+    facts = {**built.facts, "data_id": identity.data_id}
+    emit(_started(state, session, frontend, device_words(device, precision), notes + list(built.lines), facts))
+    if saved is not None and saved.decision.rewarm:
+        emit(Rewarmed(step=state.progress.step, reason=saved.decision.rewarm))
+    fit = Fit(
+        built.recipe,
+        state,
+        _plan(config, state),
+        loader=Loader(
+            built.recipe,
+            state.place,
+            state.progress,
+            values["plan"],
+            clean_batches=built.clean_batches,
+            workers=config.train.num_workers,
+            max_bad_rows=config.train.max_bad_rows,
+            pin=device.type == "cuda",
+        ),
+        session=session,
+        checkpoints=checkpoints,
+        emit=emit,
+        device=device,
+        precision=precision,
+        on_scores=lambda step, scores: heard.write(step, scores.heard),
+    )
+    try:
+        with kept_awake(f"training {run.name}"):
+            return fit.run()
+    finally:
+        log.close()
+
+
+def _manifests(run: RunDir) -> Prepared:
+    if not run.manifests.is_dir():
+        raise DataError(f"{run.manifests} does not exist; run `layl prepare {run.name}` first")
+    return read_prepared(run.manifests)
+
+
+def _identity(
+    config: SpeechRun,
+    prepared: Prepared,
+    values: dict[Any, dict[str, Any]],
+    session: Session,
+    symbols: list[str],
+    device: torch.device,
+) -> Identity:
+    return Identity(
+        recipe=config.recipe,
+        data_id=prepared.train.data_id,
+        valid_id=prepared.valid.data_id,
+        epochs=config.train.epochs,
+        steps=config.train.steps,
+        classes={change: dict(fields) for change, fields in values.items()},
+        symbols=symbols,
+        session=session.id,
+        versions={"torch": str(torch.__version__), "device": device.type, "python": platform.python_version()},
+    )
+
+
+def _checkpoints(
+    run: RunDir,
+    config: SpeechRun,
+    model_facts: dict[str, Any],
+    emit: Callable[[Event], None],
+    sync: Callable[[], None] = lambda: None,
+) -> Checkpoints:
+    return Checkpoints(
+        run,
+        config,
+        emit=emit,
+        keep=config.train.keep_checkpoints,
+        minutes=config.train.checkpoint_minutes,
+        model_facts=model_facts,
+        sync_events=sync,
+    )
+
+
+def _saved(run: RunDir, checkpoints: Checkpoints, identity: Identity, config: SpeechRun, rows: Any) -> _Saved | None:
+    value, note = checkpoints.read()
+    if value is None:
+        return None
+    before, progress, place = Identity(), Progress(), Place()
+    before.load_state_dict(value["identity"])
+    progress.load_state_dict(value["progress"])
+    place.load_state_dict(value["place"])
+    decision = reconcile(
+        _basis(before, config.train.after_change),
+        _basis(identity, config.train.after_change),
+        Point(step=progress.step, planned=progress.planned, epoch=place.epoch, batch=place.batch),
+        changed_rows(read_json(run.rows), before.data_id, rows),
+    )
+    return _Saved(value, decision, note)
+
+
+def _basis(identity: Identity, after_change: float) -> Basis:
+    return Basis(
+        data_id=identity.data_id,
+        valid_id=identity.valid_id,
+        steps_per_epoch=identity.steps_per_epoch,
+        epochs=identity.epochs,
+        steps=identity.steps,
+        after_change=after_change,
+        classes=identity.classes,
+        symbols=tuple(identity.symbols),
+    )
+
+
+def changed_rows(remembered: Any, data_id: str, rows: Any) -> str:
+    """``+1,204 -3 ~17 clips`` since the data that ``remembered`` names, or "" when that is not known."""
+    if not isinstance(remembered, dict) or remembered.get("data_id") != data_id:
+        return ""
+    before, now = remembered.get("rows", {}), {row.name: row.id for row in rows}
+    added, removed = len(now.keys() - before.keys()), len(before.keys() - now.keys())
+    changed = sum(before[name] != now[name] for name in now.keys() & before.keys())
+    return f"+{added:,} -{removed:,} ~{changed:,} clips"
+
+
+def _put_aside(run: RunDir, saved: _Saved, on_change: str, session: Session, frontend: str) -> None:
+    """Archive the run that does not fit any more, or refuse."""
+    trained = saved.state["progress"]["train_seconds"]
+    if on_change != "archive" and trained >= SMALL_LOSS_SECONDS:
+        raise ConfigError(
+            str(run.config_file),
+            [
+                *saved.decision.refused,
+                f"{run.name} has {trained / 3600:.1f} h of training that this does not fit; nothing was touched",
+                f"take the change back, or begin anew: `layl train {run.name} --on-change archive`",
+            ],
+        )
+    where = archive(run)
+    run.path.mkdir(parents=True)
+    write_json(run.owner, owner_facts(frontend, session.id))
+    print(f"begins anew ({'; '.join(saved.decision.refused)}); the run of before is in {where}", flush=True)
+
+
+def _begin(state: TrainState, built: Any, emit: Callable[[Event], None], config: SpeechRun) -> list[str]:
+    emit(Phase(step=0, phase="preparing"))
+    built.start()
+    train = config.train
+    state.progress.planned = planned_steps(train.epochs, train.steps, state.identity.steps_per_epoch)
+    return [f"new run: {state.progress.planned:,} steps, {state.identity.steps_per_epoch:,} an epoch"]
+
+
+def _continue(state: TrainState, saved: _Saved, identity: Identity, config: SpeechRun) -> list[str]:
+    """Restore, then let the decision act; returns what to say."""
+    now = Identity(**identity.state_dict())
+    state.load_state_dict({k: v for k, v in saved.state.items() if k != "format"})
+    state.identity.load_state_dict(now.state_dict())
+    # a checkpoint carries its own rates; the configuration's hold
+    for group, decay in zip(state.optimizer.param_groups, (config.train.weight_decay, 0.0), strict=True):
+        group["weight_decay"] = decay
+    decision, progress, place = saved.decision, state.progress, state.place
+    line = f"resumed at step {progress.step:,} of {decision.planned:,} (epoch {place.epoch}/{config.train.epochs:g}, batch {place.batch:,})"
+    progress.planned = decision.planned
+    if decision.new_epoch:
+        place.epoch, place.batch = place.epoch + 1, 0
+    if decision.rewarm:
+        progress.warm_from = progress.step
+        line += f"; {decision.rewarm} -> {'new epoch, ' if decision.new_epoch else ''}learning rate warms up again"
+    if decision.reset_best:
+        progress.best_score = progress.best_step = None
+        progress.evaluated_step = -1
+    return [part for part in (saved.note, line, *decision.notes) if part]
+
+
+def _device_notes(saved: _Saved | None, identity: Identity) -> list[str]:
+    if saved is None:
+        return []
+    before = saved.state["identity"].get("versions", {})
+    changed = differences(before, identity.versions)
+    return [f"{'; '.join(changed)}: results are no longer bit-equal to those of before"] if changed else []
+
+
+def _write_facts(run: RunDir, config: SpeechRun, prepared: Prepared, rows: Any, data_id: str) -> None:
+    text = io.StringIO()
+    YAML().dump(json.loads(config.model_dump_json()), text)
+    write_text(run.resolved_config, text.getvalue())
+    write_text(run.tokens, prepared.tokens)
+    write_json(run.rows, {"data_id": data_id, "rows": {row.name: row.id for row in rows}}, indent=None)
+
+
+def _started(
+    state: TrainState, session: Session, frontend: str, device: str, notes: list[str], facts: dict[str, Any]
+) -> Started:
+    return Started(
+        step=state.progress.step,
+        planned=state.progress.planned,
+        epoch=state.place.epoch,
+        epochs=state.identity.epochs,
+        steps_per_epoch=state.identity.steps_per_epoch,
+        session=session.id,
+        frontend=frontend,
+        device=device,
+        notes=notes,
+        facts=facts,
+        stop_at=session.stop_at,
+    )
+
+
+def _plan(config: SpeechRun, state: TrainState) -> Plan:
+    train = config.train
+    return Plan(
+        schedule=Schedule(
+            peak=train.lr,
+            warmup=train.warmup_steps,
+            floor=train.min_lr_ratio,
+            planned=state.progress.planned,
+            warm_from=state.progress.warm_from,
+        ),
+        epochs=train.epochs,
+        clip_norm=train.grad_clip,
+        log_every=train.log_every_steps,
+        eval_every=train.eval_every_steps,
+    )
