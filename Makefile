@@ -46,6 +46,8 @@ digits: .venv/installed-run ## real speech: six runs, each tested on the speaker
 	  done; \
 	done
 	@python benchmarks/digits_table.py $(DIGITS:%=metrics/digits-%.json)
+	$(call say,letters that differ between the ways to run the shipped files)
+	@python -m benchmarks.agreement $(DIGITS:%=digits-%)
 
 clean: ## remove .venv/ and caches of tools; runs/, data/, models/ and metrics/ stay
 	rm -rf .venv .pytest_cache .hypothesis .ruff_cache .import_linter_cache *.egg-info build

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,20 @@ from core.run_dir import RunDir, find_root
 if TYPE_CHECKING:
     from core.speech.config import SpeechRun
 
+
+class Frontend(StrEnum):
+    """Who asks."""
+
+    shell = "shell"
+    dvc = "dvc"
+
+
 RUN = typer.Argument(..., metavar="RUN", help="The run: the name of a file in configs/, without .yaml.")
 SET = typer.Option([], "--set", metavar="FIELD=VALUE", help="Change a field for once, e.g. train.epochs=3. Repeatable.")
+
+FRONTEND = typer.Option(
+    Frontend.shell, "--frontend", help="Who asks: dvc in a DVC stage, where other rules hold and sessions end with DVC."
+)
 
 
 def open_run(name: str, overrides: list[str]) -> tuple[RunDir, SpeechRun]:

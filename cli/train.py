@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.place import RUN, SET, open_run
+from cli.place import FRONTEND, RUN, SET, Frontend, open_run
 from cli.words import steps
 from core.run_dir import RunDir, read_json
 
@@ -37,13 +37,6 @@ SHELLS = frozenset(
         "layl",
     ]
 )
-
-
-class Frontend(StrEnum):
-    """Who asks for the session."""
-
-    shell = "shell"
-    dvc = "dvc"
 
 
 class OnChange(StrEnum):
@@ -75,9 +68,7 @@ def train(
         envvar="LAYL_ON_CHANGE",
         help="If a checkpoint no longer fits the configuration: refuse, or archive the run and begin anew.",
     ),
-    frontend: Frontend = typer.Option(
-        Frontend.shell, "--frontend", help="Who asks: dvc in a DVC stage, so that the session ends when DVC does."
-    ),
+    frontend: Frontend = FRONTEND,
 ) -> None:
     """Train a run; again goes on where it ended.
 

@@ -132,9 +132,9 @@ def read_fields(path: Path, overrides: list[str] | tuple[str, ...] = ()) -> dict
             problems.append(f"--set {override}: expected field=value, for example train.epochs=3")
             continue
         try:
-            fields = _put(fields, names, _parse_yaml(value, f"--set {key}"))
+            fields = _put(fields, names, _parse_yaml(value, "--set"))
         except ConfigError as error:
-            problems += [f"{error.where}: {problem}" for problem in error.problems]
+            problems += [f"--set {override}: {problem}" for problem in error.problems]
     if problems:
         raise ConfigError(str(path), problems)
     return fields
@@ -166,15 +166,15 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return both
 
 
-def _put(fields: dict[str, Any], path: list[str], value: Any) -> dict[str, Any]:
+def _put(fields: dict[str, Any], path: list[str], value: Any, above: str = "") -> dict[str, Any]:
     # a new dict each time: two YAML aliases of one mapping are one object, and only one of them is meant
     key, *rest = path
-    if isinstance(fields.get(key.partition("[")[0]), list) and (rest or "[" in key):
-        name = key.partition("[")[0]
-        raise ConfigError(f"--set {'.'.join(path)}", [f"{name} is a list and set as a whole, like {name}=[1, 2]"])
+    name = key.partition("[")[0]
+    if isinstance(fields.get(name), list) and (rest or name != key):
+        raise ConfigError("--set", [f"{above}{name} is a list, which is set as a whole, like {above}{name}=[a, b]"])
     if rest:
         inner = fields.get(key)
-        value = _put(inner if isinstance(inner, dict) else {}, rest, value)
+        value = _put(inner if isinstance(inner, dict) else {}, rest, value, f"{above}{key}.")
     return {**fields, key: value}
 
 
@@ -210,7 +210,7 @@ def _odd(value: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[st
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "backslashreplace").decode("utf-8")
     return text if len(text) <= 80 else f"{text[:79]}\N{HORIZONTAL ELLIPSIS}"
 
 
@@ -220,38 +220,34 @@ def _sentences(section: type[Section], fields: dict[str, Any], error: Validation
     sentences = []
     for problem in problems:
         # pydantic counts only the items that are right themselves
-        counted = problem["type"] == "too_short" and len(problem["input"]) >= problem["ctx"]["min_length"]
+        counted = problem["type"] == "too_short" and len(problem["input"]) >= problem.get("ctx", {})["min_length"]
         if not (counted and problem["loc"] in inside):
             sentences.append(_sentence(section, problem))
     return sentences
 
 
 def _sentence(section: type[Section], problem: Any) -> str:
-    place, known, doc = _located(section, problem["loc"])
+    place, known, kinds, doc = _located(section, problem["loc"])
     kind, given, context = problem["type"], problem["input"], problem.get("ctx", {})
     if kind == "extra_forbidden":
-        return f"{place}: unknown field; {_nearest(section, place, known)}"
+        return f"{place}: unknown field; {_nearest(section, place, str(problem['loc'][-1]), known)}"
     if kind == "missing" and isinstance(given, dict):
-        return f"{place}: missing; expected {doc or _fields_like(known)}"
+        return f"{place}: missing; expected {doc or _fields(known)}"
     if kind == "missing":
-        return f"{place}: missing; the list {_shown(given)} is too short"
+        return f"{place}: missing; {_shown(given)} has too few values"
     if kind == "value_error":
         return f"{place}: {context['error']}"
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
-        tags = [tag.strip("'") for tag in context.get("expected_tags", "").split(", ")] if context else []
-        tags = [tag for tag in tags if tag] or known
-        tag = context.get("tag")
-        near = difflib.get_close_matches(str(tag), tags, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        said = _shown(given.get("kind")) if kind == "union_tag_invalid" else "missing"
-        return f"{place}.kind: {said}; expected {_either(tags)}{hint}"
+    if kind == "union_tag_not_found":
+        return f"{place}.kind: missing; expected {_either(kinds)}"
+    if kind == "union_tag_invalid":
+        return f"{place}.kind: {_shown(given['kind'])}; expected {_choice(kinds, given['kind'])}"
     if kind == "literal_error":
         choices = [choice.strip("'") for choice in context["expected"].replace(" or ", ", ").split(", ")]
-        near = difflib.get_close_matches(str(given), choices, n=1)
-        return f"{place}: {_shown(given)}; expected {_either(choices)}{f'; did you mean {near[0]}?' if near else ''}"
+        return f"{place}: {_shown(given)}; expected {_choice(choices, given)}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        empty = ", or nothing at all: leave the name out too" if given is None else ""
-        return f"{place}: {_shown(given)}; expected {_fields_like(known)}{empty}"
+        wanted = f"fields with kind {_either(kinds)}" if kinds else _fields(known)
+        empty = ", or leave the name out too" if given is None else ""
+        return f"{place}: {_shown(given)}; expected {wanted}{empty}"
     if kind in EXPECTED:
         return f"{place}: {_shown(given)}; expected {EXPECTED[kind](context)}{_unquoted(kind, given)}"
     message = problem["msg"]
@@ -293,24 +289,30 @@ def _either(choices: list[str]) -> str:
     return f"{', '.join(choices[:-1])} or {choices[-1]}" if len(choices) > 1 else choices[0]
 
 
-def _fields_like(names: list[str]) -> str:
-    return f"fields ({', '.join(names)})"
+def _choice(choices: list[str], given: Any) -> str:
+    near = difflib.get_close_matches(str(given).lower(), choices, n=1)
+    return f"{_either(choices)}{f'; did you mean {near[0]}?' if near else ''}"
 
 
-def _nearest(root: type[Section], place: str, known: list[str]) -> str:
-    above, _, name = place.rpartition(".")
+def _fields(names: list[str]) -> str:
+    return f"fields ({', '.join(names[:8])}{', ...' if len(names) > 8 else ''})"
+
+
+def _nearest(root: type[Section], place: str, name: str, known: list[str]) -> str:
     if name in RENAMED:
         return f"{name} is now called {RENAMED[name]}"
-    if near := difflib.get_close_matches(name, known, n=1):
-        return f"did you mean {f'{above}.' if above else ''}{near[0]}?"
-    elsewhere = [path for path in change_classes(root) if path.rpartition(".")[2] == name]
-    if elsewhere:
+    outer, dot, inner = name.partition(".")
+    if dot:
+        return f"fields stand inside each other, like `{outer}: {{{inner}: ...}}`"
+    if elsewhere := [path for path in change_classes(root) if path.rpartition(".")[2] == name]:
         return f"did you mean {_either(elsewhere)}?"
+    if near := difflib.get_close_matches(name, known, n=1):
+        return f"did you mean {place.removesuffix(name)}{near[0]}?"
     return f"known: {', '.join(known)}"
 
 
-def _located(section: type[Section], loc: tuple[str | int, ...]) -> tuple[str, list[str], str]:
-    """Where an error is, as people write it; the names known there; and the field's own description.
+def _located(section: type[Section], loc: tuple[str | int, ...]) -> tuple[str, list[str], list[str], str]:
+    """Where an error is, as people write it; the names and the kinds known there; and the field's description.
 
     The names are those of the section that the place is, else of the section that holds it.
     """
@@ -331,9 +333,8 @@ def _located(section: type[Section], loc: tuple[str | int, ...]) -> tuple[str, l
         around = here
         here = [kind for info in found for kind in _sections_in(info.annotation)]
         doc = next((info.description for info in found if info.description), "")
-    if len(here) > 1:
-        return place, [_tag(kind) for kind in here], doc
-    return place, sorted(name for kind in (here or around) for name in kind.model_fields), doc
+    names = list(dict.fromkeys(name for kind in (here or around) for name in kind.model_fields))
+    return place, names, [_tag(kind) for kind in here] if len(here) > 1 else [], doc
 
 
 def _tag(kind: type[Section]) -> str:

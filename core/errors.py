@@ -1,4 +1,4 @@
-"""The errors people meet. Each says what is, what was expected and what to do; the exit code is part of the contract."""
+"""The errors people meet: each says what is, what was expected and what to do; exit codes are part of the contract."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ class ConfigError(LaylError):
     def __init__(self, where: str, problems: list[str]):
         self.where = where
         self.problems = problems
-        super().__init__("\n".join([f"{where}: {len(problems)} problem(s)", *(f"  {p}" for p in problems)]))
+        if len(problems) == 1:
+            super().__init__(f"{where}: {problems[0]}")
+        else:
+            super().__init__("\n".join([f"{where}: {len(problems)} problems", *(f"  {p}" for p in problems)]))
 
 
 class DataError(LaylError):
@@ -28,6 +31,12 @@ class DataError(LaylError):
 
 class CheckpointError(LaylError):
     """A checkpoint that cannot be read, or that belongs to something else."""
+
+
+class UnknownFormatError(CheckpointError):
+    """A whole checkpoint of another layl: nothing may be put in its place."""
+
+    exit_code = 65
 
 
 class BusyError(LaylError):

@@ -1,4 +1,4 @@
-"""What a run says about itself: one frozen dataclass an event, one JSON line each. The log is the truth; all else is a view.
+"""What a run says about itself: a frozen dataclass an event, a JSON line each. The log is the truth, all else a view.
 
 A torn line may stand anywhere in the file (a kill, then a new session): the writer begins on a new line,
 readers skip what is torn and count it.
@@ -111,7 +111,7 @@ class Rewarmed:
 
 @dataclass(frozen=True, kw_only=True)
 class Paused:
-    """The session ends before the run does: at a limit (paused), by a person (stopped) or without saving (discarded)."""
+    """The session ends before the run does: at a limit (paused), by a person (stopped), without saving (discarded)."""
 
     step: int
     planned: int
@@ -146,7 +146,9 @@ TERMINAL = (Paused, Finished, Crashed)
 def to_line(event: Event, at: float) -> str:
     """One JSON line; a number that is not finite becomes null."""
     values = {"event": type(event).__name__, "at": round(at, 3), **dataclasses.asdict(event)}
-    return json.dumps(_finite(values), ensure_ascii=False) + "\n"
+    line = json.dumps(_finite(values), ensure_ascii=False) + "\n"
+    # half a character (of a file name that is not UTF-8) becomes \udcff, which JSON reads back as it was
+    return line.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _finite(value: Any) -> Any:
@@ -172,7 +174,7 @@ def from_line(line: str) -> tuple[Event, float] | None:
 
 
 class EventLog:
-    """Appends events to a file. ``sync`` makes them survive a power cut: call it before the checkpoint that covers them."""
+    """Appends events to a file. ``sync`` makes them survive a power cut: call it before the save that covers them."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time):
         self._clock = clock
@@ -239,6 +241,7 @@ class Follower:
                 if self._file != (found.st_dev, found.st_ino):
                     # the run was archived and begins anew
                     self._file, self._position = (found.st_dev, found.st_ino), 0
+                self._position = min(self._position, found.st_size)
                 file.seek(self._position)
                 data = file.read()
         except FileNotFoundError:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import DataError
-from core.run_dir import read_json, replacing, write_json
+from core.run_dir import json_bytes, read_json, replacing
 
 SCHEMA = 1
 META = "manifest.meta.json"
@@ -87,7 +87,8 @@ def parse_manifest(text: str, where: str) -> tuple[Row, ...]:
     """The rows of a published manifest. Raises DataError naming file and line."""
     names = {f.name for f in fields(Row)}
     rows = []
-    for number, line in enumerate(text.splitlines(), 1):
+    # not splitlines: JSON leaves U+2028 and U+0085 as they are
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), 1):
         try:
             values = json.loads(line)
             rows.append(Row(**{k: v for k, v in values.items() if k in names}))
@@ -103,19 +104,22 @@ def publish(folder: Path, files: Mapping[str, str], meta: dict[str, Any]) -> dic
     """
     digests = {}
     for name, text in sorted(files.items()):
-        data = text.encode("utf-8")
+        data = text.encode("utf-8", "backslashreplace")
         digests[name] = hashlib.sha256(data).hexdigest()
-        path = folder / name
-        if not path.is_file() or path.read_bytes() != data:
-            with replacing(path) as file:
-                file.write(data)
+        _write_changed(folder / name, data)
     full = {"schema": SCHEMA, **meta, "files": digests}
-    if read_json(folder / META) != full:
-        write_json(folder / META, full)
+    _write_changed(folder / META, json_bytes(full))
     for stale in set(p.name for p in folder.glob("*") if p.is_file()) - set(files) - {META}:
         if not stale.startswith("."):
             (folder / stale).unlink()
     return full
+
+
+def _write_changed(path: Path, data: bytes) -> None:
+    if path.is_file() and path.read_bytes() == data:
+        return
+    with replacing(path) as file:
+        file.write(data)
 
 
 @dataclass(frozen=True)
@@ -155,7 +159,7 @@ def read_prepared(folder: Path, *, wait: Callable[[float], None] = time.sleep) -
         if meta.get("schema") != SCHEMA:
             problem = f"{folder / META} has schema {meta.get('schema')!r}, this layl reads {SCHEMA}"
             continue
-        texts, problem = _verified(folder, meta.get("files", {}))
+        texts, problem = _verified(folder, meta.get("files"))
         if not problem:
             splits = {
                 s: Manifest(s, parse_manifest(texts.get(f"{s}.jsonl", ""), str(folder / f"{s}.jsonl"))) for s in SPLITS
@@ -164,7 +168,9 @@ def read_prepared(folder: Path, *, wait: Callable[[float], None] = time.sleep) -
     raise DataError(f"{problem}; run `layl prepare {folder.name}` and do not edit what it publishes")
 
 
-def _verified(folder: Path, digests: Mapping[str, str]) -> tuple[dict[str, str], str]:
+def _verified(folder: Path, digests: Any) -> tuple[dict[str, str], str]:
+    if not isinstance(digests, dict):
+        return {}, f"{folder / META} names no files"
     texts = {}
     for name, digest in digests.items():
         try:

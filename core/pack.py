@@ -17,11 +17,14 @@ SUFFIX = ".pcm16"
 
 
 def write_pack(folder: Path, clips: Iterable[np.ndarray]) -> tuple[Path, list[int]]:
-    """One shard with ``clips`` (int16, one axis) end to end; returns its path and the first sample of each clip."""
+    """One shard with ``clips`` (int16, one axis) end to end; returns its path and the first sample of each clip.
+
+    Raises TypeError for floats: in [-1, 1] they would become silence.
+    """
     offsets, chunks, position = [], [], 0
     digest = hashlib.sha256()
     for clip in clips:
-        data = np.ascontiguousarray(clip, dtype="<i2")
+        data = np.ascontiguousarray(clip.astype("<i2", casting="safe", copy=False))
         offsets.append(position)
         position += len(data)
         chunks.append(data)
@@ -37,5 +40,6 @@ def write_pack(folder: Path, clips: Iterable[np.ndarray]) -> tuple[Path, list[in
 def map_pack(path: Path) -> np.ndarray:
     """The samples of a shard, int16, read-only and memory-mapped. Raises FileNotFoundError."""
     if path.stat().st_size == 0:
-        return np.zeros(0, dtype="<i2")
+        # an empty file cannot be mapped
+        return np.frombuffer(b"", dtype="<i2")
     return np.memmap(path, dtype="<i2", mode="r")

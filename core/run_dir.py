@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,25 +24,18 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     raises, the old file is untouched and the partial one is gone.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
+    # not tempfile's: those only their owner can read, and the umask cannot be asked for while other threads write
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with beside.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes files that only their owner reads; a result is as readable as any new file
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
+        os.replace(beside, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def sync_folder(folder: Path) -> None:
@@ -64,7 +57,16 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any, *, indent: int | None = 1) -> None:
     """Replace ``path`` by ``value`` as JSON, Arabic unescaped; NaN and infinities are an error."""
-    write_text(path, json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False) + "\n")
+    data = json_bytes(value, indent=indent)
+    with replacing(path) as file:
+        file.write(data)
+
+
+def json_bytes(value: Any, *, indent: int | None = 1) -> bytes:
+    """``value`` as JSON in UTF-8, Arabic unescaped. Raises ValueError for NaN and infinities."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False) + "\n"
+    # half a character (of a file name that is not UTF-8) becomes \udcff, which JSON reads back as it was
+    return text.encode("utf-8", "backslashreplace")
 
 
 def read_json(path: Path) -> Any | None:
@@ -148,7 +150,8 @@ class RunDir:
 
     def step_files(self) -> list[Path]:
         """Candidates for averaging, oldest first."""
-        return sorted(self.path.glob("step_[0-9]*.pt"), key=lambda p: int(p.stem.removeprefix("step_")))
+        found = [(p.stem.removeprefix("step_"), p) for p in self.path.glob("step_*.pt")]
+        return [p for _, p in sorted((int(step), p) for step, p in found if step.isdecimal())]
 
     @property
     def events(self) -> Path:

@@ -1,7 +1,11 @@
-"""What a run looks like now: a pure fold over its events. A ``Started`` at step n retracts what an earlier session said beyond n."""
+"""What a run looks like now: a pure fold over its events, which forgets what was said beyond the step of the newest.
+
+A session goes on from a checkpoint, and a discarded or crashed one ends at its checkpoint: events of an earlier step.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -43,20 +47,25 @@ class Status:
     stop_reason: str = ""
     error: str = ""
     ended: bool = False
+    #: what was known at the last two saves: a session goes on from one of them
+    saves: tuple[Status, ...] = ()
 
 
 def step_status(status: Status, event: Event, at: float) -> Status:
     """The status after one more event."""
+    if event.step < status.step:
+        status = _back_to(status, event.step)
     status = replace(status, updated_at=at)
     match event:
         case Started():
             return _started(status, event, at)
         case Phase():
-            return replace(status, phase=event.phase, step=event.step)
+            return replace(status, phase=event.phase, step=event.step, ended=False)
         case Trained():
             return replace(
                 status,
                 phase="training",
+                ended=False,
                 **{name: getattr(event, name) for name in ("step", "planned", "epoch", "loss", "lr", "grad_norm")},
                 units_per_second=event.units_per_second,
                 units_seen=event.units_seen,
@@ -72,7 +81,8 @@ def step_status(status: Status, event: Event, at: float) -> Status:
                 units_seen=event.units_seen, **best,
             )  # fmt: skip
         case Saved():
-            return replace(status, step=event.step)
+            saved = replace(status, step=event.step, saves=())
+            return replace(saved, saves=(*status.saves[-1:], saved))
         case Skipped():
             return replace(status, step=event.step, skipped=status.skipped + 1, message=event.reason)
         case Rewarmed():
@@ -88,11 +98,23 @@ def step_status(status: Status, event: Event, at: float) -> Status:
         case Crashed():
             return replace(status, phase="crashed", step=event.step, error=event.error, ended=True)
         case _:
-            return replace(status, message=f"saving failed: {event.error}")
+            return replace(status, step=event.step, message=f"saving failed: {event.error}")
+
+
+#: What is measured while training, and forgotten when its steps are.
+MEASURED = (
+    "step", "epoch", "loss", "lr", "grad_norm", "units_seen", "elapsed_seconds", "skipped", "best_score", "best_step",
+    "scores",
+)  # fmt: skip
+
+
+def _back_to(status: Status, step: int) -> Status:
+    saves = tuple(saved for saved in status.saves if saved.step <= step)
+    known = saves[-1] if saves else Status()
+    return replace(status, saves=saves, **{name: getattr(known, name) for name in MEASURED})
 
 
 def _started(status: Status, event: Started, at: float) -> Status:
-    forgotten = status.best_step is not None and status.best_step > event.step
     return replace(
         status,
         phase="training",
@@ -105,8 +127,6 @@ def _started(status: Status, event: Started, at: float) -> Status:
         eta_seconds=None,
         units_per_second=None,
         gpu_peak_bytes=None,
-        best_score=None if forgotten else status.best_score,
-        best_step=None if forgotten else status.best_step,
         stop_reason="",
         error="",
         ended=False,
@@ -130,12 +150,24 @@ def fold(events: Iterable[tuple[Event, float]]) -> Status:
 
 
 def rounded(value: float | None, digits: int) -> float | None:
-    return None if value is None else round(value, digits)
+    """``value`` with so many decimals; None for what is unknown or not finite."""
+    return None if value is None or not math.isfinite(value) else round(value, digits)
+
+
+def _rates(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rates(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rates(inner) for inner in value]
+    return rounded(value, 5) if isinstance(value, float) else value
+
+
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else value / unit
 
 
 def status_json(name: str, status: Status) -> dict[str, Any]:
     """``status.json``: the keys that people and tools rely on, rounded as in log.csv."""
-    hours_per_hour = status.units_per_second
     return {
         "name": name,
         "phase": status.phase,
@@ -152,18 +184,18 @@ def status_json(name: str, status: Status) -> dict[str, Any]:
         "step": status.step,
         "epoch": status.epoch,
         "loss": rounded(status.loss, 4),
-        "lr": None if status.lr is None else float(f"{status.lr:.4g}"),
+        "lr": None if status.lr is None or not math.isfinite(status.lr) else float(f"{status.lr:.4g}"),
         "grad_norm": rounded(status.grad_norm, 3),
-        "audio_h_per_h": rounded(hours_per_hour, 0),
+        "audio_h_per_h": rounded(status.units_per_second, 0),
         "hours_seen": rounded(status.units_seen / 3600, 2),
         "elapsed_min": rounded(status.elapsed_seconds / 60, 1),
-        "eta_h": None if status.eta_seconds is None else round(status.eta_seconds / 3600, 2),
-        "gpu_peak_gb": None if status.gpu_peak_bytes is None else round(status.gpu_peak_bytes / 2**30, 2),
+        "eta_h": rounded(_scaled(status.eta_seconds, 3600), 2),
+        "gpu_peak_gb": rounded(_scaled(status.gpu_peak_bytes, 2**30), 2),
         "skipped_batches": status.skipped,
-        "best_score": status.best_score,
-        "best_cer": status.best_score,
+        "best_score": rounded(status.best_score, 5),
+        "best_cer": rounded(status.best_score, 5),
         "best_step": status.best_step,
-        "valid": status.scores,
+        "valid": _rates(status.scores),
         "stop_requested": None,
         "stop_reason": status.stop_reason,
         "error": status.error,
@@ -172,5 +204,6 @@ def status_json(name: str, status: Status) -> dict[str, Any]:
 
 #: What a run's beginning says once and for all.
 STATIC_FACTS = (
-    "params_m", "train_clips", "valid_clips", "train_hours", "valid_hours", "hours_by_reciter", "model", "train", "data_id",
+    "params_m", "train_clips", "valid_clips", "train_hours", "valid_hours", "hours_by_reciter", "model", "train",
+    "data_id",
 )  # fmt: skip

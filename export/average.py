@@ -27,8 +27,8 @@ def mean_of(states: Iterable[State]) -> State:
             _refuse_unlike(newest, state)
         for name, value in state.items():
             if value.is_floating_point():
-                wide = value.to(torch.float64)
-                sums[name] = wide + sums[name] if name in sums else wide.clone()
+                # never +=, which would change the first state where it is float64 already
+                sums[name] = sums.get(name, 0.0) + value.to(torch.float64)
         newest, count = state, count + 1
     if not count:
         raise CheckpointError("a mean of no checkpoints; expected at least one")

@@ -28,7 +28,7 @@ GROUPS = {
 SPLIT_NAMES = {
     "test": "test: readers never heard in training",
     "valid": "validation: readers never heard in training, but the weights were chosen by them",
-    "unseen_verse": "verses never heard in training",
+    "unseen_verse": "unseen verses: texts that no reader of the training data reads, by readers never heard",
 }
 
 
@@ -43,6 +43,7 @@ def card(facts: Mapping[str, Any]) -> str:
         HEARS[facts["text"]],
         f"Input is 16 kHz mono in [-1, 1]. {facts['parameters_m']:.1f} M parameters, 25 outputs a second, "
         f"{len(facts['vocabulary'])} symbols.",
+        "Trained on " + ", ".join(f"{h:.2f} h of `{name}`" for name, h in facts["trained_hours"].items()) + ".",
         "## On whom it was tested",
         f"All figures are of `{INT8_FILE}`, greedy, as sums over all clips; letters are counted without spaces.",
         _table(
@@ -105,6 +106,16 @@ def candidate_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         f"  step{'s' if len(row['steps']) > 1 else ''} {', '.join(map(str, row['steps']))}"
         for row in rows
     ]
+
+
+def score_lines(facts: Mapping[str, Any]) -> list[str]:
+    """The int8 file's scores for the console; the synthetic sample never without saying what it is."""
+    lines = [
+        f"int8: {_share(found['cer'])} of letters wrong, {_share(found['wer'])} of words ({text}; {found['clips']:,} clips)"
+        for split, text in SPLIT_NAMES.items()
+        if (found := facts["scores"]["int8"][split])
+    ]
+    return [*lines, "the speech is synthetic: these scores say nothing about people"] if facts["synthetic"] else lines
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

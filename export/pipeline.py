@@ -20,7 +20,7 @@ from core.speech.scoring import score
 from core.speech.text import TEXT_MODES
 from export import gates
 from export.candidates import Candidate, candidates
-from export.card import candidate_table, card
+from export.card import candidate_table, card, score_lines
 from export.client import FACTS_FILE, FLOAT_FILE, INT8_FILE, TOKENS_FILE, Recogniser
 from export.hearing import heard_by_file, heard_live, real_time_factor
 from export.onnx_file import SUBSAMPLING, export_float, quantise
@@ -67,6 +67,8 @@ def export(run: RunDir, config: SpeechRun, *, unfinished: bool = False, report: 
         shutil.rmtree(staging)
     metrics = _metrics(facts)
     write_json(run.metrics, metrics)
+    for line in score_lines(facts):
+        report(line)
     report(f"published {run.models}: {facts['size_mb']['int8']:.1f} MB, real-time factor {facts['rtf']['int8']}")
     return metrics
 
@@ -112,6 +114,7 @@ def _facts(run: RunDir, config: SpeechRun, chosen: Candidate, prepared: Prepared
         "config_id": config_id(config),
         "text": config.data.text,
         "synthetic": any(source.kind == "sample" for source in config.data.sources),
+        "trained_hours": hours_by_source(prepared.train.rows),
         "features": FEATURE_PARAMETERS,
         "mean": model.mean_F.tolist(),
         "std": model.std_F.tolist(),
@@ -121,6 +124,14 @@ def _facts(run: RunDir, config: SpeechRun, chosen: Candidate, prepared: Prepared
         "parameters_m": round(parameters_m(model), 3),
         "config": json.loads(config.model_dump_json()),
     }
+
+
+def hours_by_source(rows: Sequence[Row]) -> dict[str, float]:
+    """Hours of audio by the corpus they come from."""
+    hours: dict[str, float] = {}
+    for row in rows:
+        hours[row.source] = hours.get(row.source, 0.0) + row.duration / 3600
+    return {source: round(total, 2) for source, total in sorted(hours.items())}
 
 
 def _write_files(folder: Path, chosen: Candidate, facts: Mapping[str, Any]) -> None:

@@ -9,8 +9,10 @@ import numpy as np
 
 #: Seconds at which a clip counts double: attention is quadratic, so long clips cost more than their length.
 QUADRATIC_SECONDS = 120.0
-#: Rows that are sorted together: many enough for little padding, few enough that batches differ between epochs.
-SMALLEST_POOL, LARGEST_POOL, POOLS = 512, 8192, 4
+#: Batches' worth of rows that are sorted together: with fewer, a batch spans more lengths and holds more padding.
+POOL_BATCHES = 96
+#: By how much a clip may sort as if it were longer: a corpus of one pool would else have the same batches every epoch.
+SORTING_SLACK = 0.03
 
 
 def random_for(*parts: object) -> np.random.Generator:
@@ -42,19 +44,19 @@ def epoch_batches(
 ) -> list[tuple[tuple[int, int], ...]]:
     """An epoch's batches as (row, repeat) pairs, in the order they are trained.
 
-    Rows are shuffled, sorted by duration within pools, cut where longest x count would pass the budget, and the
-    batches are shuffled. A clip that fills the budget alone rides alone; nothing is cut or left out.
+    Rows are shuffled, sorted by duration (roughly) within pools, cut where longest x count would pass the budget, and
+    the batches are shuffled. A clip that fills the budget alone rides alone; nothing is cut or left out.
     """
     random = random_for("batches", seed, epoch)
     times = repeats(weights, seed, epoch)
     rows = np.repeat(np.arange(len(durations)), times)
     turn = np.concatenate([np.arange(n) for n in times]) if len(times) else np.zeros(0, np.int64)
     order = random.permutation(len(rows))
-    pool = int(np.clip(len(rows) // POOLS, SMALLEST_POOL, LARGEST_POOL))
+    budgets = float(np.sum(cost_seconds(durations[rows], 1))) / max_seconds
+    sort_by = durations[rows] * (1 + SORTING_SLACK * random.random(len(rows)))
     batches: list[tuple[tuple[int, int], ...]] = []
-    for start in range(0, len(order), pool):
-        members = order[start : start + pool]
-        members = members[np.argsort(durations[rows[members]], kind="stable")]
+    for members in np.array_split(order, max(1, int(budgets / POOL_BATCHES))):
+        members = members[np.argsort(sort_by[members], kind="stable")]
         batches += _cut([(int(rows[m]), int(turn[m])) for m in members], durations, max_seconds, max_clips)
     return [batches[i] for i in random.permutation(len(batches))]
 
@@ -64,12 +66,13 @@ def _cut(
 ) -> list[tuple[tuple[int, int], ...]]:
     batches: list[tuple[tuple[int, int], ...]] = []
     current: list[tuple[int, int]] = []
+    longest = 0.0
     for item in items:
-        # sorted upwards, so the newest clip is the longest
-        too_much = cost_seconds(float(durations[item[0]]), len(current) + 1) > max_seconds
+        longest = max(longest, float(durations[item[0]]))
+        too_much = cost_seconds(longest, len(current) + 1) > max_seconds
         if current and (too_much or len(current) >= max_clips):
             batches.append(tuple(current))
-            current = []
+            current, longest = [], float(durations[item[0]])
         current.append(item)
     if current:
         batches.append(tuple(current))

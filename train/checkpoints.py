@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from core import checkpoint
 from core.config import RunSection, config_id
-from core.errors import CheckpointError
+from core.errors import CheckpointError, UnknownFormatError
 from core.events import Emit, Saved, SaveFailed
 from core.run_dir import RunDir, remove_temporary, write_json
 from train.recipe import Scores
@@ -53,8 +54,8 @@ class Checkpoints:
         self._refuse_broken(state)
         progress, identity = state.progress, state.identity
         self._saved_at = began
-        self._sync_events()
         try:
+            self._sync_events()
             digest = checkpoint.write(self._run.last, state.state_dict(), previous=self._run.last_previous)
             facts = {
                 "step": progress.step,
@@ -77,18 +78,20 @@ class Checkpoints:
         return True
 
     def save_step(self, state: TrainState) -> None:
-        """Write step_*.pt, a candidate for averaging, and drop the oldest beyond ``keep``."""
+        """Write step_*.pt, a candidate for averaging, and drop the oldest beyond ``keep``. Raises CheckpointError for NaN."""
         if self._write_model(self._run.step_file(state.progress.step), state, {}) and self._keep:
             for path in self._run.step_files()[: -self._keep]:
                 path.unlink(missing_ok=True)
 
-    def save_best(self, state: TrainState, scores: Scores) -> None:
+    def save_best(self, state: TrainState, scores: Scores) -> bool:
+        """Write best.pt; False (and an event) when the disk would not take it. Raises CheckpointError for NaN."""
         extra: dict[str, Any] = {"valid_score": scores.main}
         if "cer" in scores.details:
             extra["valid_cer"] = scores.details["cer"]
-        self._write_model(self._run.best, state, extra)
+        return self._write_model(self._run.best, state, extra)
 
-    def _write_model(self, path: Any, state: TrainState, extra: dict[str, Any]) -> bool:
+    def _write_model(self, path: Path, state: TrainState, extra: dict[str, Any]) -> bool:
+        self._refuse_broken(state)
         value = {
             "model": state.model.state_dict(),
             **self._facts,
@@ -117,6 +120,9 @@ class Checkpoints:
                 continue
             try:
                 value = checkpoint.read(path)
+            except UnknownFormatError:
+                # a newer layl's: whole, and not ours to overwrite
+                raise
             except CheckpointError as error:
                 problems.append(str(error))
                 continue
@@ -129,8 +135,18 @@ class Checkpoints:
             )
         return None, ""
 
-    def retract(self, step: int) -> None:
-        """Forget candidates from beyond ``step``: they belong to steps that will be taken again."""
+    def retract(self, step: int, best_step: int | None) -> bool:
+        """Forget candidates from beyond ``step``: they belong to steps that will be taken again.
+
+        Returns whether best.pt is the one of ``best_step``, as the state says.
+        """
         for path in self._run.step_files():
             if int(path.stem.removeprefix("step_")) > step:
                 path.unlink(missing_ok=True)
+        try:
+            found = checkpoint.read(self._run.best)["step"]
+        except CheckpointError:
+            return best_step is None
+        if found > step:
+            self._run.best.unlink()
+        return best_step in (None, found)

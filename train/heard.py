@@ -77,7 +77,7 @@ class Heard:
     def _samples(self) -> dict[str, Any]:
         clips = [clip_facts(self._rows[place]) for place in self._chosen]
         found = read_json(self._run.samples)
-        if isinstance(found, dict) and found.get("clips") == clips and isinstance(found.get("evals"), list):
+        if isinstance(found, dict) and found.get("clips") == clips and _whole(found.get("evals")):
             return found
         return {"clips": clips, "evals": []}
 
@@ -94,6 +94,10 @@ class Heard:
         for path in [*files, self._run.heard / "clips.json", self._run.samples]:
             if path.exists():
                 path.replace(folder / path.name)
+
+
+def _whole(evals: Any) -> bool:
+    return isinstance(evals, list) and all(isinstance(e, dict) and isinstance(e.get("step"), int) for e in evals)
 
 
 def _step_of(name: str) -> int:

@@ -7,6 +7,7 @@ a cut changes it, and going on at a place replays nothing.
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +37,7 @@ class Loaded:
     """A batch, or None when none of its rows could be read; ``bad`` says which could not and why."""
 
     batch: Batch | None
-    bad: tuple[str, ...]
+    bad: tuple[tuple[int, str], ...]
 
 
 class _Orders(Dataset[Loaded]):
@@ -55,7 +56,7 @@ class _Orders(Dataset[Loaded]):
             try:
                 examples.append(self._recipe.encode(row, draw))
             except (DataError, OSError) as error:
-                bad.append(f"{self._recipe.source.row_name(row)}: {error}")
+                bad.append((row, f"{self._recipe.source.row_name(row)}: {error}"))
         return Loaded(self._recipe.collate(examples) if examples else None, tuple(bad))
 
 
@@ -104,8 +105,9 @@ class Loader:
         self._workers = workers
         self._max_bad_rows = max_bad_rows
         self._pin = pin
-        #: the epoch of the batch that was received last; the place itself already names the next one
-        self.epoch = place.epoch
+        self._bad: set[int] = set()
+        #: the epoch of the batch that was received last; the place itself may already name the next one
+        self.epoch = max(1, place.epoch - 1) if place.batch == 0 else place.epoch
 
     @property
     def at_epoch_end(self) -> bool:
@@ -147,8 +149,13 @@ class Loader:
 
     def _count_bad(self, loaded: Loaded) -> None:
         self._progress.bad_rows += len(loaded.bad)
-        if loaded.bad and self._progress.bad_rows > self._max_bad_rows:
-            raise DataError(
-                f"{self._progress.bad_rows} rows could not be read, more than train.max_bad_rows "
-                f"({self._max_bad_rows}); the last: {loaded.bad[-1]}; run `layl prepare` again"
-            )
+        for row, why in loaded.bad:
+            if row not in self._bad:
+                print(f"left out: {why}", file=sys.stderr, flush=True)
+            # a session's bad rows, each once: the same one comes back every epoch
+            self._bad.add(row)
+            if len(self._bad) > self._max_bad_rows:
+                raise DataError(
+                    f"{len(self._bad)} rows could not be read, more than train.max_bad_rows "
+                    f"({self._max_bad_rows}); the last: {why}; run `layl prepare` again"
+                )

@@ -31,10 +31,10 @@ class TrainingError(LaylError):
 
 @dataclass(frozen=True)
 class Plan:
-    """What the loop needs of the configuration."""
+    """What the loop needs of the configuration. ``last_epoch`` is the highest number an epoch is shown with."""
 
     schedule: Schedule
-    epochs: float
+    last_epoch: int
     clip_norm: float
     log_every: int
     eval_every: int
@@ -70,6 +70,7 @@ class Fit:
         self._first_step = state.progress.step
         self._train_seconds = 0.0
         self._line_seconds = 0.0
+        self._line_units = 0.0
         self._bad_in_a_row = 0
         self._mark = perf_counter()
 
@@ -96,6 +97,7 @@ class Fit:
             self._bad_in_a_row = 0
             progress.step += 1
             progress.units_seen += batch.units
+            self._line_units += batch.units
             self._clock(perf_counter() - began)
             if progress.step % self.plan.log_every == 0:
                 self._log(lr)
@@ -150,26 +152,27 @@ class Fit:
 
     def _log(self, lr: float) -> None:
         progress = self.state.progress
-        loss, norm, units = self.state.averages.take()
+        loss, norm = self.state.averages.take()
         done = progress.step - self._first_step
         left = progress.planned - progress.step
         self.emit(
             Trained(
                 step=progress.step,
                 planned=progress.planned,
-                epoch=min(self.loader.epoch, math.ceil(self.plan.epochs)),
+                epoch=min(self.loader.epoch, self.plan.last_epoch),
                 loss=loss,
                 lr=lr,
                 grad_norm=norm,
                 units_seen=progress.units_seen,
                 elapsed_seconds=progress.elapsed_seconds,
-                units_per_second=units / self._line_seconds if self._line_seconds > 0 else None,
+                units_per_second=self._line_units / self._line_seconds if self._line_seconds > 0 else None,
                 gpu_peak_bytes=peak_memory(self.device),
                 skipped=progress.skipped,
                 eta_seconds=self._train_seconds / done * left if done else None,
             )
         )
-        self._line_seconds = 0.0
+        # of this session alone, unlike the averages
+        self._line_seconds = self._line_units = 0.0
 
     def _evaluate(self) -> Outcome | None:
         """Validate; an Outcome when the session was asked to end meanwhile."""
@@ -178,19 +181,19 @@ class Fit:
         scores = evaluate(self.recipe, self.state, self.session.interrupted)
         self._tick()
         if scores is None:
-            stop = self.session.stop_reason(progress.step)
-            assert stop is not None
+            # the request may be gone by now: a stop file taken back, a clock set back
+            stop = self.session.stop_reason(progress.step) or Stop("stopped", "asked to stop during a validation")
             return self._pause(stop)
         progress.evaluated_step = progress.step
-        is_best = progress.best_score is None or scores.main < progress.best_score
+        better = progress.best_score is None or scores.main < progress.best_score
+        is_best = better and math.isfinite(scores.main) and self.checkpoints.save_best(self.state, scores)
         if is_best:
             progress.best_score, progress.best_step = scores.main, progress.step
-            self.checkpoints.save_best(self.state, scores)
         self.on_scores(progress.step, scores)
         self.emit(
             Evaluated(
                 step=progress.step,
-                epoch=min(self.loader.epoch, math.ceil(self.plan.epochs)),
+                epoch=min(self.loader.epoch, self.plan.last_epoch),
                 main=scores.main,
                 scores=scores.details,
                 is_best=is_best,
@@ -254,7 +257,7 @@ def train_step(
     finite = bool(torch.isfinite(norm))
     if finite:
         scaler.step(state.optimizer)
-        state.averages.add(loss.shown, loss.count, norm, batch.units)
+        state.averages.add(loss.shown, loss.count, norm)
     scaler.update()
     state.optimizer.zero_grad(set_to_none=True)
     return finite

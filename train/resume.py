@@ -63,7 +63,8 @@ def reconcile(saved: Basis, now: Basis, point: Point, changed_rows: str = "") ->
     rewarm: list[str] = []
     new_data = saved.data_id != now.data_id
     new_epoch = new_data and point.batch > 0
-    planned = _planned(saved, now, point, new_data)
+    wanted = _planned(saved, now, point, new_data)
+    planned = max(wanted, point.step)
     if new_data:
         what = "data changed" + (f": {changed_rows}" if changed_rows else "")
         if point.finished and planned == point.planned:
@@ -79,8 +80,8 @@ def reconcile(saved: Basis, now: Basis, point: Point, changed_rows: str = "") ->
         notes.append("from the next epoch: " + "; ".join(plan))
     if reset_best := saved.valid_id != now.valid_id:
         notes.append("validation data changed: the best score begins anew")
-    if planned <= point.step and not point.finished:
-        notes.append(f"already beyond the new length of {planned:,} steps: the run finishes here")
+    if wanted < point.step or (wanted == point.step and not point.finished):
+        notes.append(f"already beyond the new length of {wanted:,} steps: the run finishes here")
     return Decision(
         planned=planned,
         new_epoch=new_epoch,
@@ -93,17 +94,28 @@ def reconcile(saved: Basis, now: Basis, point: Point, changed_rows: str = "") ->
 def _planned(saved: Basis, now: Basis, point: Point, new_data: bool) -> int:
     if new_data and point.finished:
         return point.planned + _reopened(now, point)
-    if now.steps is not None:
-        return now.steps
-    same_length = (saved.epochs, saved.steps_per_epoch, saved.steps) == (now.epochs, now.steps_per_epoch, now.steps)
-    if not new_data and same_length:
+    # a run that named its steps does not mind how many an epoch has
+    same_epochs = now.steps is not None or (saved.epochs, saved.steps_per_epoch) == (now.epochs, now.steps_per_epoch)
+    if not new_data and saved.steps == now.steps and same_epochs:
         return point.planned
-    if new_data:
+    if now.steps is not None:
+        wanted = now.steps
+    elif new_data:
         # a half-done epoch ends here and counts as done
         done = point.epoch - 1 + (1 if point.batch else 0)
-        left = round((now.epochs - done) * now.steps_per_epoch)
-        return point.step + left if left > 0 else point.step + _reopened(now, point)
-    return point.step - point.batch + round((now.epochs - point.epoch + 1) * now.steps_per_epoch)
+        wanted = point.step + round((now.epochs - done) * now.steps_per_epoch)
+    else:
+        wanted = point.step - point.batch + round((now.epochs - point.epoch + 1) * now.steps_per_epoch)
+    if new_data and wanted <= point.step and not _shortened(saved, now):
+        # nothing would be left for the new data
+        return point.step + _reopened(now, point)
+    return wanted
+
+
+def _shortened(saved: Basis, now: Basis) -> bool:
+    if now.steps is not None:
+        return saved.steps is not None and now.steps < saved.steps
+    return saved.steps is None and now.epochs < saved.epochs
 
 
 def _reopened(now: Basis, point: Point) -> int:

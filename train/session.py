@@ -33,7 +33,8 @@ class Stop:
 def resolve_stop_at(text: str, zone: str | None, start: datetime) -> datetime:
     """The first time of day ``text`` (HH:MM or HH:MM:SS) after ``start`` (aware), in ``zone`` or start's own.
 
-    A time that a clock change skips is the instant the clock would have shown it without the change.
+    A time that a clock change skips is the instant the clock would have shown it without the change; one that
+    comes twice counts twice.
     Raises ConfigError.
     """
     found = re.fullmatch(r"(\d{1,2}):(\d{2})(?::(\d{2}))?", text.strip())
@@ -44,17 +45,24 @@ def resolve_stop_at(text: str, zone: str | None, start: datetime) -> datetime:
     if hour > 23 or minute > 59 or second > 59:
         raise ConfigError("stop-at", [f"{text!r} is no time of day; hours go to 23, minutes and seconds to 59"])
     try:
-        local = start.astimezone(ZoneInfo(zone)) if zone else start
+        place = ZoneInfo(zone) if zone else None
     except (ZoneInfoNotFoundError, ValueError):
         raise ConfigError("stop-at", [f"no time zone {zone!r}; expected a name such as Europe/Zurich"]) from None
     for days in range(3):
-        day = local.date() + timedelta(days=days)
-        then = datetime(day.year, day.month, day.day, hour, minute, second, tzinfo=local.tzinfo)
-        if zone is None:
-            then = then.replace(tzinfo=None).astimezone()
-        if then.timestamp() > start.timestamp():
-            return then
+        day = start.astimezone(place).date() + timedelta(days=days)
+        clock = datetime(day.year, day.month, day.day, hour, minute, second)
+        for instant in _instants(clock, place):
+            if instant > start.timestamp():
+                return datetime.fromtimestamp(instant, place).astimezone(place)
     raise AssertionError("a day has every time of day")
+
+
+def _instants(clock: datetime, place: ZoneInfo | None) -> list[float]:
+    """When a clock in ``place`` (None: here) shows ``clock``: once, twice, or never, and then the later reading."""
+    folds = [clock.replace(tzinfo=place, fold=fold) for fold in (0, 1)]
+    readings = sorted({folded.timestamp() for folded in folds})
+    shown = [t for t in readings if datetime.fromtimestamp(t, place).replace(tzinfo=None, fold=0) == clock]
+    return shown or readings[-1:]
 
 
 def parse_duration(text: str) -> float:
@@ -142,7 +150,9 @@ class Session:
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                # None: set by something that is not Python, and not ours to bring back
+                if handler is not None:
+                    signal.signal(number, handler)
 
     def _on_signal(self, number: int, _: object) -> None:
         self._signals += 1
@@ -151,12 +161,14 @@ class Session:
             os._exit(128 + number)
         self.request(f"got {signal.Signals(number).name}")
 
-    def clear_requests(self) -> None:
-        """Remove the stop file, and a request meant for another session: obeyed, or left behind."""
+    def clear_requests(self) -> bool:
+        """Remove the stop file, and a request meant for another session; whether there was a stop file to remove."""
+        stale = self.run.stop_file.exists()
         self.run.stop_file.unlink(missing_ok=True)
         asked = read_request(self.run)
         if asked is None or asked.session != self.id:
             self.run.control.unlink(missing_ok=True)
+        return stale
 
 
 def watch_parent(session: Session, watched: list[Mark], *, stdin: bool, grace_seconds: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import platform
 import sys
 import time
@@ -82,7 +83,7 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
 
     def emit(event: Event) -> None:
         for view in views:
-            view(event)
+            _unless_full(lambda view=view: view(event))
 
     checkpoints = _checkpoints(run, config, built.model_facts, emit, sync=log.sync)
     if saved is None:
@@ -91,7 +92,9 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
         notes = _continue(state, saved, identity, config)
     notes += _device_notes(saved, identity)
     checkpoints.saved_step = state.progress.step if saved else None
-    checkpoints.retract(state.progress.step)
+    if not checkpoints.retract(state.progress.step, state.progress.best_step):
+        state.progress.forget_best()
+        notes.append("best.pt is not that of this run's best step: the best score begins anew")
     _write_facts(run, config, prepared, built.rows, identity.data_id)
     heard = Heard(run, built.valid_rows, identity.valid_id)
     heard.begin(state.progress.step)
@@ -118,13 +121,21 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
         emit=emit,
         device=device,
         precision=precision,
-        on_scores=lambda step, scores: heard.write(step, scores.heard),
+        on_scores=lambda step, scores: _unless_full(lambda: heard.write(step, scores.heard)),
     )
     try:
         with kept_awake(f"training {run.name}"):
             return fit.run()
     finally:
         log.close()
+
+
+def _unless_full(write: Callable[[], None]) -> None:
+    """What people read may lack a line when the disk is full; training goes on."""
+    try:
+        write()
+    except OSError as error:
+        print(f"not written: {error}", file=sys.stderr, flush=True)
 
 
 def _manifests(run: RunDir) -> Prepared:
@@ -255,8 +266,7 @@ def _continue(state: TrainState, saved: _Saved, identity: Identity, config: Spee
         progress.warm_from = progress.step
         line += f"; {decision.rewarm} -> {'new epoch, ' if decision.new_epoch else ''}learning rate warms up again"
     if decision.reset_best:
-        progress.best_score = progress.best_step = None
-        progress.evaluated_step = -1
+        progress.forget_best()
     return [part for part in (saved.note, line, *decision.notes) if part]
 
 
@@ -282,7 +292,7 @@ def _started(
     return Started(
         step=state.progress.step,
         planned=state.progress.planned,
-        epoch=state.place.epoch,
+        epoch=min(state.place.epoch, last_epoch(state)),
         epochs=state.identity.epochs,
         steps_per_epoch=state.identity.steps_per_epoch,
         session=session.id,
@@ -292,6 +302,12 @@ def _started(
         facts=facts,
         stop_at=session.stop_at,
     )
+
+
+def last_epoch(state: TrainState) -> int:
+    """The highest number that an epoch is shown with: a few skipped batches make no further epoch."""
+    held = math.ceil(state.progress.planned / max(1, state.identity.steps_per_epoch))
+    return held if state.identity.steps is not None else max(held, math.ceil(state.identity.epochs))
 
 
 def _plan(config: SpeechRun, state: TrainState) -> Plan:
@@ -304,7 +320,7 @@ def _plan(config: SpeechRun, state: TrainState) -> Plan:
             planned=state.progress.planned,
             warm_from=state.progress.warm_from,
         ),
-        epochs=train.epochs,
+        last_epoch=last_epoch(state),
         clip_norm=train.grad_clip,
         log_every=train.log_every_steps,
         eval_every=train.eval_every_steps,

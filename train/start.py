@@ -25,7 +25,8 @@ def run_session(run: RunDir, config: SpeechRun, session: Session, *, frontend: s
         run.path.mkdir(parents=True, exist_ok=True)
         write_json(run.owner, owner_facts(frontend, session.id))
         run.result.unlink(missing_ok=True)
-        session.clear_requests()
+        if session.clear_requests():
+            print(f"removed a stop file of before this session: {run.stop_file}", flush=True)
         step_before = _step_of(run)
         try:
             from train.sitting import train_session
@@ -47,7 +48,7 @@ def _step_of(run: RunDir) -> int:
 
 def _broken(run: RunDir, error: Exception, step_before: int) -> Outcome:
     """An error as an outcome: invalid when somebody has to change something first, else crashed."""
-    kind = "invalid" if isinstance(error, LaylError) and error.exit_code == 65 else "crashed"
+    kind = {65: "invalid", 69: "busy"}.get(error.exit_code, "crashed") if isinstance(error, LaylError) else "crashed"
     words = str(error) if isinstance(error, LaylError) else f"{type(error).__name__}: {error}"
     if isinstance(error, LaylError):
         print(words, file=sys.stderr)

@@ -59,6 +59,11 @@ class Progress(Plain):
     skipped: int = 0
     bad_rows: int = 0
 
+    def forget_best(self) -> None:
+        """The best score begins anew, with a validation as soon as one is due."""
+        self.best_score = self.best_step = None
+        self.evaluated_step = -1
+
 
 @dataclass
 class Identity(Plain):
@@ -82,30 +87,25 @@ class Averages:
     def __init__(self, device: torch.device):
         # mps has no float64
         kind = torch.float32 if device.type == "mps" else torch.float64
-        self._sums = torch.zeros(4, dtype=kind, device=device)
-        self.units = 0.0
+        self._sums = torch.zeros(3, dtype=kind, device=device)
 
-    def add(self, shown: Tensor, count: int, norm: Tensor, units: float) -> None:
+    def add(self, shown: Tensor, count: int, norm: Tensor) -> None:
         """One step: its shown loss (sum over ``count`` units) and its gradient norm."""
         per_unit = shown.detach().to(self._sums.dtype) / max(1, count)
         one = torch.ones((), dtype=self._sums.dtype, device=self._sums.device)
-        self._sums += torch.stack([per_unit, one, norm.detach().to(self._sums.dtype), one])
-        self.units += units
+        self._sums += torch.stack([per_unit, norm.detach().to(self._sums.dtype), one])
 
-    def take(self) -> tuple[float | None, float | None, float]:
-        """Mean loss, mean norm (None without a step) and units since the last line; begins anew."""
-        loss, steps, norm, norms = self._sums.tolist()
-        units = self.units
+    def take(self) -> tuple[float | None, float | None]:
+        """Mean loss and mean norm since the last line (None without a step); begins anew."""
+        loss, norm, steps = self._sums.tolist()
         self._sums.zero_()
-        self.units = 0.0
-        return (loss / steps if steps else None), (norm / norms if norms else None), units
+        return (loss / steps, norm / steps) if steps else (None, None)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"sums": self._sums.tolist(), "units": self.units}
+        return {"sums": self._sums.tolist()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._sums.copy_(torch.tensor(state["sums"], dtype=self._sums.dtype))
-        self.units = state["units"]
 
 
 @dataclass

@@ -28,7 +28,9 @@ class DigitsSource(Section):
     """Free Spoken Digit Dataset: real speech, composed into connected digits of one speaker."""
 
     kind: Literal["digits"] = setting("digits", "free", "connected digits of real speakers")
-    path: str | None = setting(None, "free", "folder of {digit}_{speaker}_{take}.wav; else LAYL_FSDD, else data/raw/fsdd")
+    path: str | None = setting(
+        None, "free", "folder of {digit}_{speaker}_{take}.wav; else LAYL_FSDD, else data/raw/fsdd"
+    )
     test_speaker: str = setting("theo", "free", "the speaker who is never trained on")
     utterances: int = setting(1200, "free", "training utterances a speaker", ge=1)
     seed: int = setting(1, "free", "which digits follow which", ge=0)
@@ -59,6 +61,12 @@ class SplitSection(Section):
     test_share: float = setting(0.1, "free", "part of the other readers that tests", ge=0, lt=1)
     unseen_verse_share: float = setting(0.0, "free", "part of the texts that no training reader may read", ge=0, lt=1)
 
+    @model_validator(mode="after")
+    def _disjoint(self) -> SplitSection:
+        if both := sorted(set(self.valid) & set(self.test)):
+            raise ValueError(f"{', '.join(both)} cannot be in valid and in test; name a reader in one of them")
+        return self
+
 
 class DataSection(Section):
     """Where the audio comes from and how it becomes manifests."""
@@ -68,7 +76,9 @@ class DataSection(Section):
     split: SplitSection = SplitSection()
     max_drop_share: float = setting(0.2, "free", "part of a source's rows that may be rejected", ge=0, le=1)
     pack: bool = setting(False, "free", "decode once into 16 kHz shards, so that training never decodes")
-    ordinary_share: float = setting(0.0, "plan", "ordinary people's part of an epoch's audio; 0 leaves it alone", ge=0, lt=1)
+    ordinary_share: float = setting(
+        0.0, "plan", "ordinary people's part of an epoch's audio; 0 leaves it alone", ge=0, lt=1
+    )
     warsh_weight: float = setting(1.0, "plan", "how often Warsh counts among the professional readers", gt=0)
     repeat_cap: float = setting(4.0, "plan", "how often a clip may come in an epoch at most", ge=1)
 
@@ -98,15 +108,20 @@ class ModelSection(Section):
     @classmethod
     def _fill(cls, values: object) -> object:
         if isinstance(values, dict):
-            return {**PRESETS.get(values.get("preset", "demo"), PRESETS["demo"]), **values}
+            # a preset that is not there gets a sentence of its own later, and no others for what it would have filled
+            preset = values.get("preset", "demo")
+            return {**PRESETS[preset if isinstance(preset, str) and preset in PRESETS else "demo"], **values}
         return values
 
     @model_validator(mode="after")
     def _fits(self) -> ModelSection:
+        problems = []
         if self.width % self.heads or (self.width // self.heads) % 2:
-            raise ValueError(f"width {self.width} must be an even multiple of heads {self.heads} (rotary positions)")
+            problems.append(f"width {self.width} must be an even multiple of heads {self.heads} (rotary positions)")
         if self.kernel % 2 == 0:
-            raise ValueError(f"kernel {self.kernel} must be odd")
+            problems.append(f"kernel {self.kernel} must be odd")
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
 
 
@@ -124,7 +139,9 @@ class SpeechTrainSection(TrainSection):
 class AugmentSection(Section):
     """What happens to the sound of a training clip once the clean start is over."""
 
-    start_after_steps: int | None = setting(None, "rewarm", "clean batches first; train.warmup_steps unless named", ge=0)
+    start_after_steps: int | None = setting(
+        None, "rewarm", "clean batches first; train.warmup_steps unless named", ge=0
+    )
     speed: tuple[float, float] = setting((0.9, 1.1), "rewarm", "slowest and fastest playing speed")
     gain_db: tuple[float, float] = setting((-6.0, 6.0), "rewarm", "softest and loudest change of level")
     noise_share: float = setting(0.5, "rewarm", "part of the clips that get noise", ge=0, le=1)
@@ -134,12 +151,15 @@ class AugmentSection(Section):
 
     @model_validator(mode="after")
     def _ordered(self) -> AugmentSection:
+        problems = []
         for name in ("speed", "gain_db", "noise_snr_db"):
             low, high = getattr(self, name)
             if low > high:
-                raise ValueError(f"{name} [{low}, {high}]: the first must not be above the second")
-        if not 0.5 <= self.speed[0] <= self.speed[1] <= 2:
-            raise ValueError(f"speed {list(self.speed)} must lie between 0.5 and 2")
+                problems.append(f"{name} [{low:g}, {high:g}]: the first must not be above the second")
+        if not all(0.5 <= speed <= 2 for speed in self.speed):
+            problems.append(f"speed [{self.speed[0]:g}, {self.speed[1]:g}] must lie between 0.5 and 2")
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
 
 

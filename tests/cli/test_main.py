@@ -95,6 +95,17 @@ def test_export_holds_the_lock_while_it_works(project, cli, monkeypatch):
     assert cli.invoke(app, ["export", "quran"]).exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "as_it_is"),
+    [([], True), (["--frontend", "dvc"], False), (["--frontend", "dvc", "--unfinished"], True)],
+)
+def test_only_a_dvc_stage_refuses_a_run_with_steps_left(project, cli, monkeypatch, options, as_it_is):
+    asked = []
+    stage(monkeypatch, "export.pipeline", "export", lambda *_, unfinished, **__: asked.append(unfinished))
+    assert cli.invoke(app, ["export", "quran", *options]).exit_code == 0
+    assert asked == [as_it_is]
+
+
 def test_export_of_a_held_run_is_exit_69_and_does_nothing(project, cli, monkeypatch):
     called = []
     stage(monkeypatch, "export.pipeline", "export", lambda *_, **__: called.append(1))

@@ -10,7 +10,11 @@ from export.average import State, mean_of
 def states(count: int) -> list[State]:
     generator = torch.Generator().manual_seed(count)
     return [
-        {"w": torch.randn(3, 2, generator=generator), "batches": torch.tensor(10 * i), "half": torch.ones(2).bfloat16()}
+        {
+            "w": torch.randn(3, 2, generator=generator).double(),
+            "batches": torch.tensor(10 * i),
+            "half": torch.ones(2).bfloat16(),
+        }
         for i in range(count)
     ]
 

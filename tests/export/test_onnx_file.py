@@ -28,6 +28,13 @@ def test_the_file_equals_the_model_at_lengths_it_was_not_traced_with(
 
 
 @pytest.mark.parametrize("file", [FLOAT_FILE, INT8_FILE])
+def test_a_clip_without_frames_gives_numbers_and_no_frames(file: str, exported: Path) -> None:
+    features = np.zeros((2, 9, 80), dtype=np.float32)
+    log_probs, frames = Recogniser(exported, file).outputs(features, np.array([9, 0]))
+    assert frames.tolist() == [3, 0] and np.isfinite(log_probs).all()
+
+
+@pytest.mark.parametrize("file", [FLOAT_FILE, INT8_FILE])
 def test_both_files_tell_a_client_what_it_must_know(file: str, exported: Path) -> None:
     proto = onnx.load(str(exported / file))
     told = {entry.key: entry.value for entry in proto.metadata_props}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from core import checkpoint
 from core.config import build
-from core.events import Event, Trained, read_events
+from core.events import Event, EventLog, Started, Trained, read_events
 from core.manifest import Row, data_id, manifest_text, publish, row_id
 from core.outcome import Outcome
 from core.pack import write_pack
@@ -92,12 +94,13 @@ def tiny_config(**overrides: Any) -> SpeechRun:
     return build(SpeechRun, {"name": "tiny", **fields}, "tiny")
 
 
-@pytest.fixture
-def tiny_run(tmp_path: Path) -> RunDir:
-    """A project with one prepared run of tones."""
-    run = RunDir(tmp_path, "tiny")
-    publish_rows(run, tone_rows(tmp_path, range(20)), tone_rows(tmp_path, range(100, 104), "berta"))
-    return run
+@pytest.fixture(autouse=True, scope="module")
+def hurried() -> Iterator[None]:
+    """Neither curves nor waiting for the disk: they cost more than all else here, and have tests of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("train.plots.draw", lambda run, rows: None)
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @dataclass
@@ -150,40 +153,79 @@ class ToyRecipe:
         return Scores(main=float((model(x)[:, 0] - x.sum(1)).square().mean()), details={})
 
 
-def toy_session(run: RunDir, *, until_step: int | None, workers: int, precision: str = "fp32") -> Outcome:
-    """One session of the toy run: what train.start does for a configured recipe, without configuration."""
-    from core.events import EventLog, Started
-
+def toy_fit(
+    run: RunDir,
+    *,
+    recipe: ToyRecipe | None = None,
+    session: Session | None = None,
+    workers: int = 0,
+    precision: str = "fp32",
+    emit: Callable[[Event], None] | None = None,
+    lr: float = 1e-2,
+    planned: int = 12,
+    minutes: float = 1e-9,
+    keep: int = 0,
+    max_bad_rows: int = 0,
+) -> Fit:
+    """The toy run as a session finds it: what train.sitting does for a configured recipe, without configuration."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2), nn.Linear(16, 1))
     log = EventLog(run.events, clock=lambda: 0.0)
+
+    def both(event: Event) -> None:
+        log(event)
+        if emit is not None:
+            emit(event)
+
     wanted = Precision(precision, CPU)
     state = TrainState(
-        model, torch.optim.AdamW(model.parameters(), lr=1e-2), wanted.scaler,  # type: ignore[arg-type]
-        Place(), Progress(planned=12), Averages(CPU), Identity(session="s"),
+        model, torch.optim.AdamW(model.parameters(), lr=lr), wanted.scaler,  # type: ignore[arg-type]
+        Place(), Progress(planned=planned), Averages(CPU), Identity(session="s"),
     )  # fmt: skip
-    checkpoints = Checkpoints(run, tiny_config(), emit=log, keep=0, minutes=1e-9, model_facts={}, sync_events=log.sync)
+    checkpoints = Checkpoints(run, tiny_config(), emit=both, keep=keep, minutes=minutes, model_facts={}, sync_events=log.sync)
     saved, _ = checkpoints.read()
     if saved:
         state.load_state_dict({k: v for k, v in saved.items() if k != "format"})
-    log(Started(step=state.progress.step, planned=12, epoch=1, epochs=3, steps_per_epoch=5, session="s", frontend="shell", device="cpu"))
-    recipe = ToyRecipe()
-    fit = Fit(
-        recipe, state,
-        Plan(schedule=Schedule(1e-2, 3, 0.05, 12), epochs=3, clip_norm=1.0, log_every=2, eval_every=4),
-        loader=Loader(recipe, state.place, state.progress, {"train.seed": 1}, clean_batches=4, workers=workers, max_bad_rows=0),
-        session=Session(run, "s", until_step=until_step), checkpoints=checkpoints, emit=log, device=CPU, precision=wanted,
+        checkpoints.saved_step = state.progress.step
+    both(
+        Started(
+            step=state.progress.step, planned=planned, epoch=1, epochs=3, steps_per_epoch=5, session="s",
+            frontend="shell", device="cpu",
+        )
     )  # fmt: skip
-    try:
-        return fit.run()
-    finally:
-        log.close()
+    recipe = recipe or ToyRecipe()
+    values = {"train.seed": 1}
+    return Fit(
+        recipe, state,
+        Plan(schedule=Schedule(lr, 3, 0.05, planned), last_epoch=3, clip_norm=1.0, log_every=2, eval_every=4),
+        loader=Loader(
+            recipe, state.place, state.progress, values, clean_batches=4, workers=workers, max_bad_rows=max_bad_rows
+        ),
+        session=session or Session(run, "s"), checkpoints=checkpoints, emit=both, device=CPU, precision=wanted,
+    )  # fmt: skip
 
 
-def speech_session(run: RunDir, *, until_step: int | None, workers: int, precision: str = "fp32") -> Outcome:
+def toy_session(run: RunDir, *, until_step: int | None, workers: int = 0, precision: str = "fp32") -> Outcome:
+    """One session of the toy run."""
+    return toy_fit(run, session=Session(run, "s", until_step=until_step), workers=workers, precision=precision).run()
+
+
+def speech_session(run: RunDir, *, until_step: int | None, workers: int = 0, precision: str = "fp32") -> Outcome:
     config = tiny_config(train={"num_workers": workers, "precision": precision})
-    session = Session(run, "s", until_step=until_step)
-    return run_session(run, config, session, frontend="shell", on_change="refuse")
+    return sit(run, config, until_step=until_step)
+
+
+def sit(
+    run: RunDir,
+    config: SpeechRun | None = None,
+    *,
+    until_step: int | None = None,
+    session: Session | None = None,
+    on_change: str = "refuse",
+) -> Outcome:
+    """One session of the speech run, the way the trainer's process has it."""
+    session = session or Session(run, "s", until_step=until_step)
+    return run_session(run, config or tiny_config(), session, frontend="shell", on_change=on_change)
 
 
 def toy_run(root: Path) -> RunDir:
@@ -213,6 +255,59 @@ RECIPES = (SmallRecipe("speech", speech_run, speech_session), SmallRecipe("toy",
 @pytest.fixture(params=RECIPES, ids=lambda recipe: recipe.name)
 def recipe(request: pytest.FixtureRequest) -> SmallRecipe:
     return request.param
+
+
+@pytest.fixture(scope="session")
+def wholes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[SmallRecipe], RunDir]:
+    """The run of a recipe that was never cut, trained once; to be read, never written."""
+    made: dict[str, RunDir] = {}
+
+    def whole(recipe: SmallRecipe) -> RunDir:
+        if recipe.name not in made:
+            run = recipe.make(tmp_path_factory.mktemp(recipe.name))
+            assert recipe.session(run, until_step=None, workers=0).kind == "finished"
+            made[recipe.name] = run
+        return made[recipe.name]
+
+    return whole
+
+
+@pytest.fixture
+def whole(recipe: SmallRecipe, wholes: Callable[[SmallRecipe], RunDir]) -> RunDir:
+    return wholes(recipe)
+
+
+@pytest.fixture
+def whole_speech(wholes: Callable[[SmallRecipe], RunDir]) -> RunDir:
+    return wholes(RECIPES[0])
+
+
+@pytest.fixture
+def whole_toy(wholes: Callable[[SmallRecipe], RunDir]) -> RunDir:
+    return wholes(RECIPES[1])
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    if isinstance(value, dict):
+        return {k: v for key, inner in value.items() for k, v in flat(inner, f"{path}.{key}").items()}
+    if isinstance(value, list | tuple):
+        return {k: v for i, inner in enumerate(value) for k, v in flat(inner, f"{path}[{i}]").items()}
+    return {path: value}
+
+
+def state_of(run: RunDir) -> dict[str, Any]:
+    """Everything a checkpoint holds but the times."""
+    state = flat(checkpoint.read(run.last))
+    return {k: v for k, v in state.items() if not k.endswith("_seconds") and ".classes.free" not in k}
+
+
+def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, other[name]), name
+        else:
+            assert value == other[name], name
 
 
 def lines(run: RunDir) -> list[dict[str, Any]]:

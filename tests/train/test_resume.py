@@ -3,46 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
-from core import checkpoint
 from core.run_dir import RunDir
-from tests.train.conftest import SmallRecipe, lines
+from tests.train.conftest import SmallRecipe, assert_equal, lines, state_of
 
 STEPS = 12
-
-
-def flat(value: Any, path: str = "") -> dict[str, Any]:
-    if isinstance(value, dict):
-        return {k: v for key, inner in value.items() for k, v in flat(inner, f"{path}.{key}").items()}
-    if isinstance(value, list | tuple):
-        return {k: v for i, inner in enumerate(value) for k, v in flat(inner, f"{path}[{i}]").items()}
-    return {path: value}
-
-
-def state_of(run: RunDir) -> dict[str, Any]:
-    """Everything a checkpoint holds but the times."""
-    state = flat(checkpoint.read(run.last))
-    return {k: v for k, v in state.items() if not k.endswith("_seconds") and ".classes.free" not in k}
-
-
-def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        if isinstance(value, torch.Tensor):
-            assert torch.equal(value, other[name]), name
-        else:
-            assert value == other[name], name
-
-
-@pytest.fixture
-def whole(recipe: SmallRecipe, tmp_path: Path) -> RunDir:
-    run = recipe.make(tmp_path / "whole")
-    assert recipe.session(run, until_step=None, workers=0).kind == "finished"
-    return run
 
 
 @pytest.mark.parametrize("workers", [0, 2])

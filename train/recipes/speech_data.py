@@ -100,6 +100,8 @@ class Clips:
         self._root = root
         self._config = config
         self._ids = [tuple(vocabulary.encode(row.text)) for row in rows]
+        # by content: an epoch is the same whatever order the manifest has
+        self._order = np.array(sorted(range(len(rows)), key=lambda i: (rows[i].id, rows[i].riwaya or "")), dtype=np.int64)
         self._durations = np.array([row.duration for row in rows], dtype=np.float64)
         self._ordinary = np.array([row.group == "ordinary" for row in rows], dtype=bool)
         self._warsh = np.array([row.riwaya == "warsh" for row in rows], dtype=bool)
@@ -118,14 +120,16 @@ class Clips:
         """An epoch's batches, from the plan fields it began with."""
         if not len(self._durations):
             return []
-        return epoch_batches(
-            self._durations,
-            self.weights(values)[0],
+        order = self._order
+        batches = epoch_batches(
+            self._durations[order],
+            self.weights(values)[0][order],
             seed=values["train.seed"],
             epoch=epoch,
             max_seconds=values["train.max_batch_seconds"],
             max_clips=values["train.max_batch_clips"],
         )
+        return [tuple((int(order[place]), turn) for place, turn in batch) for batch in batches]
 
     def row_name(self, row: int) -> str:
         return self.rows[row].name

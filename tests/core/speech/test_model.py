@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.speech.config import ModelSection
-from core.speech.model import SpeechModel, out_frames, parameters_m
+from core.speech.model import ABSENT, Attention, SpeechModel, _rotary, out_frames, parameters_m
 
 TINY = ModelSection.model_validate(
     {"width": 16, "blocks": 3, "heads": 2, "ff_factor": 2, "kernel": 5, "stem_channels": 4, "dropout": 0.1}
@@ -107,6 +107,26 @@ def test_positions_matter_and_time_order_is_heard() -> None:
     config = TINY.model_copy(update={"kernel": 3, "blocks": 1})
     model, row = tiny(config), clips([64])[0]
     assert not torch.allclose(alone(model, row), alone(model, row.flip(0)).flip(0), atol=1e-2)
+
+
+def test_attention_by_itself_knows_which_frame_comes_first() -> None:
+    torch.manual_seed(0)
+    attention, x = Attention(16, 2, 0.0), torch.randn(1, 9, 16)
+    with torch.no_grad():
+        forwards, backwards = (attention(y, _rotary(y, 8), torch.zeros(1, 1, 1, 9)) for y in (x, x.flip(1)))
+    assert not torch.allclose(forwards, backwards.flip(1), atol=1e-3)
+
+
+def test_attention_knows_distances_and_no_places() -> None:
+    torch.manual_seed(0)
+    attention, x = Attention(16, 2, 0.0), torch.randn(1, 9, 16)
+    later = torch.cat((torch.zeros(1, 5, 16), x), dim=1)
+    absent = torch.zeros(1, 1, 1, 14)
+    absent[..., :5] = ABSENT
+    with torch.no_grad():
+        here = attention(x, _rotary(x, 8), torch.zeros(1, 1, 1, 9))
+        there = attention(later, _rotary(later, 8), absent)[:, 5:]
+    torch.testing.assert_close(here, there, atol=1e-5, rtol=0)
 
 
 def test_a_far_frame_is_heard_through_attention() -> None:

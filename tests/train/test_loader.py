@@ -1,0 +1,174 @@
+"""The place counts what the loop received, whatever was loaded ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+
+from core.errors import DataError
+from tests.train.conftest import ToyRecipe
+from train.loader import Loader, stream
+from train.recipe import Draw
+from train.state import Place, Progress
+
+
+class Recorded(ToyRecipe):
+    """Keeps what it was asked to encode; an epoch's batches hold as many points as the plan says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.draws: list[tuple[int, Draw]] = []
+
+        class Source:
+            def batches(self, epoch: int, values: Any) -> list[tuple[tuple[int, int], ...]]:
+                size = values["size"]
+                return [tuple((row, epoch) for row in range(i, min(i + size, 12))) for i in range(0, 12, size)]
+
+            def row_name(self, row: int) -> str:
+                return f"point {row}"
+
+        self.source = Source()  # type: ignore[assignment]
+
+    def encode(self, row: int, draw: Draw) -> Any:
+        self.draws.append((row, draw))
+        return super().encode(row, draw)
+
+
+def loader(
+    place: Place, recipe: ToyRecipe | None = None, *, workers: int = 0, clean: int = 0, size: int = 4, seed: int = 1
+) -> Loader:
+    values = {"size": size, "train.seed": seed}
+    recipe = recipe or Recorded()
+    return Loader(recipe, place, Progress(), values, clean_batches=clean, workers=workers, max_bad_rows=0)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_place_counts_batches_received_never_those_loaded_ahead(workers: int) -> None:
+    place = Place()
+    batches = iter(loader(place, workers=workers))
+    seen = []
+    for _ in range(7):
+        next(batches)
+        seen.append((place.epoch, place.batch, place.consumed))
+    assert seen == [(1, 1, 1), (1, 2, 2), (2, 0, 3), (2, 1, 4), (2, 2, 5), (3, 0, 6), (3, 1, 7)]
+
+
+def taken(place: Place, count: int, **others: Any) -> list[torch.Tensor]:
+    return [batch.x_NF for batch in islice(iter(loader(place, **others)), count)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("cut", range(8))
+def test_going_on_at_a_place_gives_what_would_have_come(cut: int) -> None:
+    whole = taken(Place(), 8)
+    place = Place()
+    first = taken(place, cut, workers=0)
+    rest = taken(Place(**place.state_dict()), 8 - cut)
+    assert all(torch.equal(a, b) for a, b in zip(whole, [*first, *rest], strict=True))
+
+
+def test_workers_load_the_same() -> None:
+    assert all(torch.equal(a, b) for a, b in zip(taken(Place(), 5), taken(Place(), 5, workers=2), strict=True))
+
+
+def test_going_on_loads_nothing_of_what_was_done() -> None:
+    recipe = Recorded()
+    next(iter(loader(Place(epoch=5, batch=1, consumed=13, values={"size": 4, "train.seed": 1}), recipe)))
+    assert {row for row, _ in recipe.draws} == {4, 5, 6, 7}
+    assert {draw.epoch for _, draw in recipe.draws} == {5}
+
+
+def test_the_clean_start_counts_batches_since_the_run_began() -> None:
+    recipe = Recorded()
+    list(islice(iter(loader(Place(), recipe, clean=4)), 6))
+    assert [draw.clean for _, draw in recipe.draws[::4]] == [True] * 4 + [False] * 2
+
+
+@pytest.mark.parametrize("place", [Place(epoch=2, batch=2, consumed=5), Place(epoch=2, batch=0, consumed=5)])
+def test_new_data_never_brings_the_clean_start_back(place: Place) -> None:
+    # after a change of data the epoch begins anew, the count goes on
+    recipe = Recorded()
+    place.values = {"size": 4, "train.seed": 1}
+    list(islice(iter(loader(place, recipe, clean=5)), 3))
+    assert not any(draw.clean for _, draw in recipe.draws)
+
+
+def test_the_clean_start_goes_on_counting_in_the_next_session() -> None:
+    recipe = Recorded()
+    list(islice(iter(loader(Place(epoch=1, batch=1, consumed=3, values={"size": 4, "train.seed": 1}), recipe, clean=4)), 2))
+    assert [draw.clean for _, draw in recipe.draws[::4]] == [True, False]
+
+
+def test_the_running_epoch_keeps_its_plan_and_the_next_takes_the_new_one() -> None:
+    place = Place()
+    list(islice(iter(loader(place)), 1))
+    recipe = Recorded()
+    changed = iter(loader(place, recipe, size=6, seed=9))
+    lengths = []
+    for _ in range(4):
+        lengths.append(len(next(changed).x_NF))  # type: ignore[attr-defined]
+    assert lengths == [4, 4, 6, 6]
+    assert [draw.seed for _, draw in recipe.draws[::4]][:2] == [1, 1]
+    assert recipe.draws[-1][1].seed == 9
+    assert place.values == {"size": 6, "train.seed": 9}
+
+
+def test_the_epoch_is_that_of_the_batch_received_last() -> None:
+    place = Place()
+    loading = loader(place)
+    batches = iter(loading)
+    seen = []
+    for _ in range(4):
+        next(batches)
+        seen.append((loading.epoch, loading.at_epoch_end))
+    assert seen == [(1, False), (1, False), (1, True), (2, False)]
+
+
+@pytest.mark.parametrize(
+    ("place", "epoch"), [(Place(), 1), (Place(epoch=3, batch=1), 3), (Place(epoch=3, batch=0), 2), (Place(epoch=1), 1)]
+)
+def test_before_the_first_batch_it_is_that_of_the_last_session(place: Place, epoch: int) -> None:
+    assert loader(place).epoch == epoch
+
+
+def test_an_epoch_without_batches_is_an_error() -> None:
+    recipe = Recorded()
+    recipe.source.batches = lambda epoch, values: []  # type: ignore[method-assign]
+    with pytest.raises(DataError, match="epoch 1 holds no batch: the training data is empty"):
+        next(iter(loader(Place(), recipe)))
+
+
+def test_a_place_beyond_the_epoch_is_an_error() -> None:
+    place = Place(epoch=2, batch=3, values={"size": 4, "train.seed": 1})
+    with pytest.raises(DataError, match="epoch 2 has 3 batches, the place is batch 3"):
+        next(iter(loader(place)))
+
+
+class Dying(ToyRecipe):
+    def encode(self, row: int, draw: Draw) -> Any:
+        raise RuntimeError("no such codec")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_is_no_matter_of_data_is_not_passed_over(workers: int) -> None:
+    recipe = Dying()
+    batches = iter(loader(Place(), recipe, workers=workers))
+    with pytest.raises(RuntimeError, match="no such codec"):
+        next(batches)
+
+
+class Numbers(torch.utils.data.Dataset[int]):
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_a_stream_keeps_its_order(workers: int) -> None:
+    found: Iterator[int] = stream(Numbers(), workers, pin=False)
+    assert list(found) == list(range(9))
