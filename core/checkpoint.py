@@ -167,4 +167,3 @@ def read(path: Path) -> dict[str, Any]:
         found = f"{path} has format {value['format']}, this layl reads {FORMAT}"
         raise UnknownFormatError(f"{found}; update layl, nothing was touched")
     return value
-

@@ -146,6 +146,7 @@ class AugmentSection(Section):
     gain_db: tuple[float, float] = setting((-6.0, 6.0), "rewarm", "softest and loudest change of level")
     noise_share: float = setting(0.5, "rewarm", "part of the clips that get noise", ge=0, le=1)
     noise_snr_db: tuple[float, float] = setting((5.0, 25.0), "rewarm", "loudest and softest noise")
+    tilt_share: float = setting(0.3, "rewarm", "part of the clips that another microphone records", ge=0, le=1)
     reverb_share: float = setting(0.2, "rewarm", "part of the clips that get a room", ge=0, le=1)
     band_share: float = setting(0.2, "rewarm", "part of the clips that sound like a phone", ge=0, le=1)
 

@@ -191,6 +191,7 @@ def test_a_name_of_before_is_refused_with_the_new_one(file):
         ),
         ("2024-01-02: 3", "2024-01-02: the name is a date; expected text (in quotes)"),
         ("train: &again [*again]", "train[0]: an alias for what it stands in; write it out"),
+        ("train: &again {lr: *again}", "train.lr: an alias for what it stands in; write it out"),
         (r'name: "\ud800"', r'name: "\ud800" holds half a character; expected whole Unicode text'),
     ],
 )  # fmt: skip

@@ -33,7 +33,7 @@ from core.events import (
     to_line,
 )
 
-TEXT = st.text(st.characters(codec="utf-8") | st.sampled_from(["\n", "\u2028", "\x85", "\udcff", "ب"]))
+TEXT = st.text(st.characters(codec="utf-8") | st.sampled_from(["\n", "\u2028", "\x85", "ب"]))
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | FLOATS | TEXT,
@@ -119,6 +119,13 @@ def test_a_line_that_is_no_event_is_none(line):
 def test_a_field_of_a_later_layl_is_left_aside_and_one_of_an_earlier_may_be_missing():
     line = '{"event": "Finished", "at": 2, "step": 3, "planned": 3, "mood": "glad"}'
     assert from_line(line) == (Finished(step=3, planned=3), 2.0)
+
+
+def test_half_a_character_of_a_file_name_can_be_written_and_comes_back(tmp_path):
+    log = EventLog(tmp_path / "events.jsonl", clock=lambda: 1.0)
+    event = Crashed(step=3, error="caf\udce9.wav: \u2028 \x85")
+    log(event)
+    assert read_events(tmp_path / "events.jsonl") == ([(event, 1.0)], 0)
 
 
 def ticking():

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -13,6 +13,7 @@ from core.pack import SUFFIX, map_pack, write_pack
 CLIPS = st.lists(arrays(np.int16, st.integers(0, 20)), max_size=5)
 
 
+@settings(max_examples=30)
 @given(CLIPS)
 def test_every_clip_comes_back_from_its_offset(tmp_path_factory, clips):
     folder = tmp_path_factory.mktemp("packs")

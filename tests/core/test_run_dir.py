@@ -204,8 +204,8 @@ def test_step_files_come_oldest_first_and_others_are_left_alone(tmp_path):
     assert run.step_files() == []
     run.path.mkdir(parents=True)
     assert run.step_file(1234).name == "step_0001234.pt"
-    for step in (20_000_000, 5, 300):
+    for step in (20_000_000, 5, 3_000_000):
         run.step_file(step).touch()
     for name in ("step_best.pt", "step_0000007.old.pt", "step_1_0.pt", f".step_0000009.pt.ab{TEMPORARY}", "step_.pt"):
         (run.path / name).touch()
-    assert run.step_files() == [run.step_file(step) for step in (5, 300, 20_000_000)]
+    assert run.step_files() == [run.step_file(step) for step in (5, 3_000_000, 20_000_000)]

@@ -139,6 +139,16 @@ def test_a_session_after_a_pause_forgets_nothing():
     assert measured(step_status(before, started(200), 2000.0)) == measured(before)
 
 
+@pytest.mark.parametrize("event", [Phase(step=200, phase="training"), trained(200)])
+def test_a_run_that_trains_has_not_ended_even_if_its_beginning_was_torn(event):
+    assert not status_of(*FIRST, Paused(step=100, planned=400, kind="paused", reason="06:30"), event).ended
+
+
+def test_only_the_two_saves_that_a_run_keeps_are_remembered():
+    now = status_of(started(0), *(saved(step) for step in (10, 20, 30)))
+    assert [save.step for save in now.saves] == [20, 30] and all(save.saves == () for save in now.saves)
+
+
 def test_a_save_whose_line_was_torn_costs_nothing():
     before = status_of(*FIRST, trained(150))
     assert measured(step_status(before, started(180), 2000.0)) == measured(before)
@@ -217,8 +227,9 @@ def test_skipped_batches_are_counted_until_the_next_line_says_how_many():
 KEYS = {
     "name", "phase", "message", "device", "params_m", "total_steps", "epochs", "steps_per_epoch", "train_clips",
     "valid_clips", "train_hours", "valid_hours", "hours_by_reciter", "model", "train", "session_started_at",
-    "updated_at", "stop_at", "step", "epoch", "loss", "lr", "grad_norm", "audio_h_per_h", "hours_seen", "elapsed_min", "eta_h",
-    "gpu_peak_gb", "skipped_batches", "best_score", "best_step", "best_cer", "valid", "stop_requested", "stop_reason",
+    "updated_at", "stop_at", "step", "epoch", "loss", "lr", "grad_norm", "audio_h_per_h", "hours_seen", "elapsed_min",
+    "eta_h", "gpu_peak_gb", "skipped_batches", "best_score", "best_step", "best_cer", "valid", "stop_requested",
+    "stop_reason",
     "error",
 }  # fmt: skip
 
