@@ -43,6 +43,8 @@ class Checkpoints:
         self._clock = clock
         self._saved_at = clock()
         self.saved_step: int | None = None
+        #: where the former last.pt goes; nowhere while it is known to be damaged
+        self._previous: Path | None = run.last_previous
         remove_temporary(run.path)
 
     def due(self) -> bool:
@@ -56,7 +58,8 @@ class Checkpoints:
         self._saved_at = began
         try:
             self._sync_events()
-            digest = checkpoint.write(self._run.last, state.state_dict(), previous=self._run.last_previous)
+            digest = checkpoint.write(self._run.last, state.state_dict(), previous=self._previous)
+            self._previous = self._run.last_previous
             facts = {
                 "step": progress.step,
                 "planned": progress.planned,
@@ -125,6 +128,8 @@ class Checkpoints:
                 raise
             except CheckpointError as error:
                 problems.append(str(error))
+                if path == self._run.last:
+                    self._previous = None
                 continue
             note = f"{problems[0]}; going on from {path.name}" if problems else ""
             return value, note

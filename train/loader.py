@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,15 +69,51 @@ def quiet_worker(_: int) -> None:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
-def stream(dataset: Dataset[Any], workers: int, pin: bool) -> Iterator[Any]:
-    """The items of a map-style dataset in order, loaded AHEAD of their use by ``workers`` processes."""
+class _Told(Dataset[Any]):
+    """Hands a DataError on as it is: torch would raise another, of another type, with a traceback for its text."""
+
+    def __init__(self, dataset: Dataset[Any]):
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return self._dataset[index]
+        except DataError as error:
+            return error
+
+
+def stream(dataset: Dataset[Any], workers: int, pin: bool) -> Generator[Any, None, None]:
+    """The items of a map-style dataset in order, loaded AHEAD of their use by ``workers`` processes.
+
+    Raises the DataError of an item when its turn comes. The workers are gone when the generator is closed.
+    """
     ahead = max(1, AHEAD // workers) if workers else None
-    return iter(
+    items = iter(
         DataLoader(
-            dataset, batch_size=None, shuffle=False, num_workers=workers, prefetch_factor=ahead,
+            _Told(dataset), batch_size=None, shuffle=False, num_workers=workers, prefetch_factor=ahead,
             worker_init_fn=quiet_worker, pin_memory=pin,
         )
     )  # fmt: skip
+    try:
+        for item in items:
+            if isinstance(item, DataError):
+                raise item
+            yield item
+    finally:
+        _end_workers(items)
+
+
+def _end_workers(items: Any) -> None:
+    # Left to the garbage collector after an error, a worker is never told that it may go; and as it ignores
+    # SIGTERM, this process would wait for it for ever at its own end.
+    if hasattr(items, "_shutdown_workers"):
+        items._shutdown_workers()
+    for worker in getattr(items, "_workers", ()):
+        if worker.is_alive():
+            worker.kill()
 
 
 class Loader:
@@ -114,7 +151,7 @@ class Loader:
         """The batch received last ended its epoch."""
         return self._place.batch == 0
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Generator[Batch, None, None]:
         place = self._place
         while True:
             if not place.values or place.batch == 0:
@@ -125,16 +162,17 @@ class Loader:
                 raise DataError(f"epoch {place.epoch} holds no batch: the training data is empty")
             if place.batch >= len(batches):
                 raise DataError(f"epoch {place.epoch} has {len(batches)} batches, the place is batch {place.batch}")
-            for loaded in self._rest(batches):
-                place.consumed += 1
-                place.batch += 1
-                if place.batch == len(batches):
-                    place.epoch, place.batch = place.epoch + 1, 0
-                self._count_bad(loaded)
-                if loaded.batch is not None:
-                    yield loaded.batch
+            with closing(self._rest(batches)) as rest:
+                for loaded in rest:
+                    place.consumed += 1
+                    place.batch += 1
+                    if place.batch == len(batches):
+                        place.epoch, place.batch = place.epoch + 1, 0
+                    self._count_bad(loaded)
+                    if loaded.batch is not None:
+                        yield loaded.batch
 
-    def _rest(self, batches: Sequence[Sequence[tuple[int, int]]]) -> Iterator[Loaded]:
+    def _rest(self, batches: Sequence[Sequence[tuple[int, int]]]) -> Generator[Loaded, None, None]:
         place = self._place
         orders = [
             Order(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -86,7 +87,12 @@ class Fit:
             self.checkpoints.save_step(self.state)
             self.checkpoints.save(self.state)
         self.emit(Phase(step=progress.step, phase="training"))
-        batches = iter(self.loader)
+        with closing(iter(self.loader)) as batches:
+            return self._train(batches) or self._finish()
+
+    def _train(self, batches: Iterator[Any]) -> Outcome | None:
+        """Steps until the plan is complete, or an Outcome when the session has to end before."""
+        progress = self.state.progress
         while progress.step < progress.planned:
             began = perf_counter()
             batch = next(batches)
@@ -103,7 +109,7 @@ class Fit:
                 self._log(lr)
             if outcome := self._after_step():
                 return outcome
-        return self._finish()
+        return None
 
     def _after_step(self) -> Outcome | None:
         progress = self.state.progress

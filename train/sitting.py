@@ -19,7 +19,7 @@ from core.archive import archive
 from core.config import classed_values
 from core.errors import ConfigError, DataError
 from core.events import Event, EventLog, Phase, Rewarmed, Started, read_events
-from core.manifest import Prepared, read_prepared
+from core.manifest import Prepared, data_id, read_prepared
 from core.outcome import Outcome
 from core.process import owner_facts
 from core.run_dir import RunDir, read_json, write_json, write_text
@@ -60,6 +60,7 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
     built = builder(config.recipe)(config, prepared, run.root, device)
     values = classed_values(config)
     identity = _identity(config, prepared, values, session, list(built.vocabulary.symbols), device)
+    identity.kept_id = data_id(built.rows)
     identity.steps_per_epoch = len(built.recipe.source.batches(1, values["plan"]))
     state = TrainState(
         model=built.model,
@@ -70,8 +71,13 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
         averages=Averages(device),
         identity=identity,
     )
-    events: list[Event] = []
-    checkpoints = _checkpoints(run, config, built.model_facts, lambda event: events.append(event))
+    views: list[Callable[[Event], None]] = []
+
+    def emit(event: Event) -> None:
+        for view in views:
+            _unless_full(lambda view=view: view(event))
+
+    checkpoints = _checkpoints(run, config, built.model_facts, emit, sync=lambda: log.sync())
     saved = _saved(run, checkpoints, identity, config, built.rows)
     if saved is not None and saved.decision.refused:
         _put_aside(run, saved, on_change, session, frontend)
@@ -79,13 +85,7 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
 
     log = EventLog(run.events)
     status = StatusFile(run, fold(read_events(run.events)[0]), time.time)
-    views = [log, status, LogCsv(run), Plots(run, lambda line: print(line, file=sys.stderr))]
-
-    def emit(event: Event) -> None:
-        for view in views:
-            _unless_full(lambda view=view: view(event))
-
-    checkpoints = _checkpoints(run, config, built.model_facts, emit, sync=log.sync)
+    views += [log, status, LogCsv(run), Plots(run, lambda line: print(line, file=sys.stderr))]
     if saved is None:
         notes = _begin(state, built, emit, config)
     else:
@@ -95,7 +95,7 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
     if not checkpoints.retract(state.progress.step, state.progress.best_step):
         state.progress.forget_best()
         notes.append("best.pt is not that of this run's best step: the best score begins anew")
-    _write_facts(run, config, prepared, built.rows, identity.data_id)
+    _write_facts(run, config, prepared, built.rows)
     heard = Heard(run, built.valid_rows, identity.valid_id)
     heard.begin(state.progress.step)
     facts = {**built.facts, "data_id": identity.data_id}
@@ -170,7 +170,7 @@ def _checkpoints(
     config: SpeechRun,
     model_facts: dict[str, Any],
     emit: Callable[[Event], None],
-    sync: Callable[[], None] = lambda: None,
+    sync: Callable[[], None],
 ) -> Checkpoints:
     return Checkpoints(
         run,
@@ -192,17 +192,17 @@ def _saved(run: RunDir, checkpoints: Checkpoints, identity: Identity, config: Sp
     progress.load_state_dict(value["progress"])
     place.load_state_dict(value["place"])
     decision = reconcile(
-        _basis(before, config.train.after_change),
-        _basis(identity, config.train.after_change),
+        _basis(before, before.kept_id or before.data_id, config.train.after_change),
+        _basis(identity, identity.kept_id if before.kept_id else identity.data_id, config.train.after_change),
         Point(step=progress.step, planned=progress.planned, epoch=place.epoch, batch=place.batch),
         changed_rows(read_json(run.rows), before.data_id, rows),
     )
     return _Saved(value, decision, note)
 
 
-def _basis(identity: Identity, after_change: float) -> Basis:
+def _basis(identity: Identity, rows_id: str, after_change: float) -> Basis:
     return Basis(
-        data_id=identity.data_id,
+        data_id=rows_id,
         valid_id=identity.valid_id,
         steps_per_epoch=identity.steps_per_epoch,
         epochs=identity.epochs,
@@ -213,9 +213,9 @@ def _basis(identity: Identity, after_change: float) -> Basis:
     )
 
 
-def changed_rows(remembered: Any, data_id: str, rows: Any) -> str:
-    """``+1,204 -3 ~17 clips`` since the data that ``remembered`` names, or "" when that is not known."""
-    if not isinstance(remembered, dict) or remembered.get("data_id") != data_id:
+def changed_rows(remembered: Any, known_id: str, rows: Any) -> str:
+    """``+1,204 -3 ~17 clips`` since the data ``known_id``, or "" when ``remembered`` is not of that."""
+    if not isinstance(remembered, dict) or remembered.get("data_id") != known_id:
         return ""
     before, now = remembered.get("rows", {}), {row.name: row.id for row in rows}
     added, removed = len(now.keys() - before.keys()), len(before.keys() - now.keys())
@@ -278,12 +278,12 @@ def _device_notes(saved: _Saved | None, identity: Identity) -> list[str]:
     return [f"{'; '.join(changed)}: results are no longer bit-equal to those of before"] if changed else []
 
 
-def _write_facts(run: RunDir, config: SpeechRun, prepared: Prepared, rows: Any, data_id: str) -> None:
+def _write_facts(run: RunDir, config: SpeechRun, prepared: Prepared, rows: Any) -> None:
     text = io.StringIO()
     YAML().dump(json.loads(config.model_dump_json()), text)
     write_text(run.resolved_config, text.getvalue())
     write_text(run.tokens, prepared.tokens)
-    write_json(run.rows, {"data_id": data_id, "rows": {row.name: row.id for row in rows}}, indent=None)
+    write_json(run.rows, {"data_id": prepared.train.data_id, "rows": {row.name: row.id for row in rows}}, indent=None)
 
 
 def _started(

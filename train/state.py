@@ -67,10 +67,12 @@ class Progress(Plain):
 
 @dataclass
 class Identity(Plain):
-    """Which data and configuration the state belongs to."""
+    """Which data and configuration the state belongs to. ``kept_id`` is of the rows that were trained on: a higher
+    speed leaves out more of those that are too short for their letters."""
 
     recipe: str = ""
     data_id: str = ""
+    kept_id: str = ""
     valid_id: str = ""
     steps_per_epoch: int = 0
     epochs: float = 0.0

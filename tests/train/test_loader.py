@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 import torch
 
 from core.errors import DataError
+from core.speech.audio import AudioError
 from tests.train.conftest import ToyRecipe
 from train.loader import Loader, stream
 from train.recipe import Draw
@@ -148,16 +152,74 @@ def test_a_place_beyond_the_epoch_is_an_error() -> None:
 
 
 class Dying(ToyRecipe):
+    """A recipe whose ``encode`` does what it should not."""
+
+    def __init__(self, what: Callable[[], None]) -> None:
+        super().__init__()
+        self._what = what
+
     def encode(self, row: int, draw: Draw) -> Any:
-        raise RuntimeError("no such codec")
+        self._what()
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_what_is_no_matter_of_data_is_not_passed_over(workers: int) -> None:
-    recipe = Dying()
-    batches = iter(loader(Place(), recipe, workers=workers))
-    with pytest.raises(RuntimeError, match="no such codec"):
+def refuse() -> None:
+    raise RuntimeError("no such codec")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("workers", "what", "said"), [(0, refuse, "no such codec"), (2, refuse, "no such codec"), (2, die, "exited unexpectedly|killed by signal")])
+def test_what_is_no_matter_of_data_is_an_error_and_leaves_no_worker_behind(
+    workers: int, what: Callable[[], None], said: str
+) -> None:
+    batches = iter(loader(Place(), Dying(what), workers=workers))
+    with pytest.raises(RuntimeError, match=said):
         next(batches)
+    # they ignore SIGTERM: this process could not even end while one waits to be told that it may go
+    assert multiprocessing.active_children() == []
+
+
+def test_workers_are_gone_once_nobody_wants_more() -> None:
+    batches = iter(loader(Place(), workers=2))
+    next(batches)
+    assert len(multiprocessing.active_children()) == 2
+    batches.close()
+    assert multiprocessing.active_children() == []
+
+
+def test_workers_leave_signals_to_the_trainer() -> None:
+    batches = iter(loader(Place(), workers=2))
+    next(batches)
+    for worker in multiprocessing.active_children():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(worker.pid or 0, number)
+    assert len(list(islice(batches, 5))) == 5
+    batches.close()
+
+
+class Lost(torch.utils.data.Dataset[int]):
+    """Items of which the third cannot be read."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        if index == 2:
+            raise AudioError("missing_file", "row anna/2: no such file")
+        return index
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_of_data_comes_as_it_is_when_its_turn_comes(workers: int) -> None:
+    found = []
+    with pytest.raises(AudioError, match="^row anna/2: no such file$") as caught:
+        for item in stream(Lost(), workers, pin=False):
+            found.append(item)
+    assert found == [0, 1]
+    assert caught.value.reason == "missing_file"
+    assert multiprocessing.active_children() == []
 
 
 class Numbers(torch.utils.data.Dataset[int]):
@@ -168,7 +230,7 @@ class Numbers(torch.utils.data.Dataset[int]):
         return index
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("workers", [0, 1, 2])
 def test_a_stream_keeps_its_order(workers: int) -> None:
     found: Iterator[int] = stream(Numbers(), workers, pin=False)
     assert list(found) == list(range(9))

@@ -17,13 +17,17 @@ REVERB_SECONDS = (0.15, 0.9)
 ROOMS = 32
 #: Noise whose spectrum falls by so many times 10 dB a decade: 0 is white, 1 is pink, 2 is brown.
 NOISE_SLOPES = (0.0, 0.5, 1.0, 1.5, 2.0)
+#: Where it begins to fall: else most of brown noise would be a drift that neither ears nor features hear.
+NOISE_FROM_HZ = 50.0
 NOISE_SAMPLES = 1 << 19
 #: The tap of a microphone's filter: +8 dB to -14 dB at low frequencies against high ones.
 TILT = (-0.4, 0.7)
 
 
 def augmented(samples: np.ndarray, config: AugmentSection, random: np.random.Generator) -> np.ndarray:
-    """A clip (float32, one axis, 16 kHz) as another voice in another room may have sounded; never empty or clipped."""
+    """A clip (float32, one axis, 16 kHz) as another voice in another room may have sounded; never clipped."""
+    if not len(samples):
+        return samples
     sound = _speed(samples, random.uniform(*config.speed))
     if random.random() < config.reverb_share:
         sound = _reverb(sound, random)
@@ -68,7 +72,7 @@ def _noises() -> np.ndarray:
     """(colours, samples) noise of unit power, from white to brown: made once, since making it costs more than training."""
     random = np.random.default_rng(0)
     spectrum = np.fft.rfft(random.standard_normal((len(NOISE_SLOPES), NOISE_SAMPLES)))
-    frequency = np.arange(1, spectrum.shape[1] + 1)
+    frequency = np.maximum(np.arange(spectrum.shape[1]), NOISE_FROM_HZ * NOISE_SAMPLES / SAMPLE_RATE_HZ)
     noise = np.fft.irfft(spectrum * frequency ** (-np.array(NOISE_SLOPES)[:, None] / 2), NOISE_SAMPLES)
     return (noise / noise.std(axis=1, keepdims=True)).astype(np.float32)
 
@@ -108,9 +112,11 @@ def _band(sound: np.ndarray, random: np.random.Generator) -> np.ndarray:
     from torchaudio.functional import highpass_biquad, lowpass_biquad
 
     low, high = PHONE_BAND_HZ
-    wave = torch.from_numpy(np.ascontiguousarray(sound, dtype=np.float32))
+    # torchaudio's filters cut what passes full scale
+    room = np.float32(4 * max(float(np.abs(sound).max()), 1e-9))
+    wave = torch.from_numpy(np.ascontiguousarray(sound / room, dtype=np.float32))
     wave = highpass_biquad(wave, SAMPLE_RATE_HZ, low * random.uniform(0.5, 1.2))
-    return lowpass_biquad(wave, SAMPLE_RATE_HZ, high * random.uniform(0.9, 1.6)).numpy()
+    return lowpass_biquad(wave, SAMPLE_RATE_HZ, high * random.uniform(0.9, 1.6)).numpy() * room
 
 
 def masks(frames: int, filters: int, config: SpecAugmentSection, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
