@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from core import checkpoint
+from core.config import change_classes
 from core.errors import CheckpointError
 from core.run_dir import RunDir
 from core.speech.config import ModelSection, SpeechRun
@@ -75,9 +76,15 @@ def candidates(run: RunDir, config: SpeechRun, report: Report) -> list[Candidate
         raise CheckpointError(f"{run.path} holds no checkpoint to export; `layl train {run.name}` makes them")
     kept = list(found.values())
     for other in kept[1:]:
-        if (other.vocab, other.model_config) != (kept[0].vocab, kept[0].model_config):
+        if (other.vocab, _architecture(other)) != (kept[0].vocab, _architecture(kept[0])):
             raise CheckpointError(f"{other.name} and {kept[0].name} of {run.path} are different models")
     return kept
+
+
+def _architecture(candidate: Candidate) -> dict[str, Any]:
+    """What may not change in a run; dropout, which may, makes no other model."""
+    fixed = [name for name, change in change_classes(ModelSection).items() if change == "fixed"]
+    return {name: candidate.model_config.get(name) for name in fixed}
 
 
 def _of(name: str, paths: list[Path]) -> Candidate | None:

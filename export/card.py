@@ -25,11 +25,9 @@ GROUPS = {
     "ordinary_cer": "ordinary people",
     "muqattaat_cer": "disjoined letters alone (muqatta'at)",
 }
-SPLIT_NAMES = {
-    "test": "test: readers never heard in training",
-    "valid": "validation: readers never heard in training, but the weights were chosen by them",
-    "unseen_verse": "unseen verses: texts that no reader of the training data reads, by readers never heard",
-}
+CHANGED = (
+    "The manifests have changed since these weights were trained: hours and readers are told from those of the export."
+)
 
 
 def card(facts: Mapping[str, Any]) -> str:
@@ -44,14 +42,14 @@ def card(facts: Mapping[str, Any]) -> str:
         f"Input is 16 kHz mono in [-1, 1]. {facts['parameters_m']:.1f} M parameters, 25 outputs a second, "
         f"{len(facts['vocabulary'])} symbols.",
         "Trained on " + ", ".join(f"{h:.2f} h of `{name}`" for name, h in facts["trained_hours"].items()) + ".",
+        CHANGED if facts["data_changed"] else "",
         "## On whom it was tested",
         f"All figures are of `{INT8_FILE}`, greedy, as sums over all clips; letters are counted without spaces.",
         _table(
             ("", "letters wrong", "words wrong", "skeleton wrong", "clips", "letters"),
             (
                 (text, *(_share(scores[split][k]) for k in ("cer", "wer", "skeleton")), *_sizes(scores[split]))
-                for split, text in SPLIT_NAMES.items()
-                if scores[split]
+                for split, text in facts["tested_on"].items()
             ),
         ),
         *_groups(scores),
@@ -110,10 +108,11 @@ def candidate_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def score_lines(facts: Mapping[str, Any]) -> list[str]:
     """The int8 file's scores for the console; the synthetic sample never without saying what it is."""
+    scores = facts["scores"]["int8"]
     lines = [
-        f"int8: {_share(found['cer'])} of letters wrong, {_share(found['wer'])} of words ({text}; {found['clips']:,} clips)"
-        for split, text in SPLIT_NAMES.items()
-        if (found := facts["scores"]["int8"][split])
+        f"int8: {_share(scores[split]['cer'])} of letters wrong, {_share(scores[split]['wer'])} of words "
+        f"({text}; {scores[split]['clips']:,} clips)"
+        for split, text in facts["tested_on"].items()
     ]
     return [*lines, "the speech is synthetic: these scores say nothing about people"] if facts["synthetic"] else lines
 

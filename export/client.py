@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from core.manifest import SAMPLE_RATE_HZ
 from core.speech.features import SHIFT, FrontEnd, frames
 from core.speech.model import out_frames
 from core.speech.scoring import greedy_decode
-from core.speech.text import Vocabulary
+from core.speech.text import SPACE_TOKEN, Vocabulary
 from export.onnx_file import SUBSAMPLING
 
 FLOAT_FILE = "model.onnx"
@@ -49,7 +49,7 @@ class Recogniser:
     """The exported file in onnxruntime. May be called from several threads at once."""
 
     def __init__(self, folder: Path, file: str = INT8_FILE, *, threads: int = 1) -> None:
-        """Raises CheckpointError when ``folder`` holds no model."""
+        """Raises CheckpointError when ``folder`` holds no model, or tokens of another one."""
         import onnxruntime
 
         _refuse_missing(folder, file)
@@ -59,6 +59,12 @@ class Recogniser:
         options.log_severity_level = 3
         self.session = onnxruntime.InferenceSession(str(folder / file), options, providers=["CPUExecutionProvider"])
         self.vocabulary = Vocabulary.from_tokens_text((folder / TOKENS_FILE).read_text(encoding="utf-8"))
+        width = self.session.get_outputs()[0].shape[2]
+        if width != len(self.vocabulary):
+            raise CheckpointError(
+                f"{folder / file} writes {width} symbols, {TOKENS_FILE} has {len(self.vocabulary)}; "
+                "expected the tokens.txt that was published with this file"
+            )
         self._front_end = FrontEnd()
 
     def outputs(self, features_NTF: np.ndarray, frames_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -80,6 +86,10 @@ class Recogniser:
         heard = [self._piece(features, *piece) for piece in pieces(features)]
         log_probs = np.concatenate(heard)
         return greedy_decode(log_probs[None], np.array([len(log_probs)]))[0]
+
+    def symbols(self, samples: np.ndarray) -> list[str]:
+        """The symbols heard, the space as " "."""
+        return [self.vocabulary.symbols[i] for i in self.ids(samples)]
 
     def transcribe(self, samples: np.ndarray) -> str:
         """Text of float32 samples (S) in [-1, 1] at 16 kHz, of any length."""
@@ -114,17 +124,27 @@ class SherpaRecogniser:
             return ""
         samples = np.ascontiguousarray(samples, dtype=np.float32)
         if len(samples) <= WHOLE_SECONDS * SAMPLE_RATE_HZ:
-            return self._hear(samples)
+            return self._text(samples)
         features, _ = self._front_end(torch.from_numpy(samples)[None], torch.tensor([len(samples)]))
         cuts = [start * SHIFT for start, _ in pieces(features[0].numpy())] + [len(samples)]
-        texts = [self._hear(samples[a:b]) for a, b in pairwise(cuts)]
+        texts = [self._text(samples[a:b]) for a, b in pairwise(cuts)]
         return " ".join(" ".join(texts).split())
 
-    def _hear(self, samples: np.ndarray) -> str:
+    def symbols(self, samples: np.ndarray) -> list[str]:
+        """The symbols heard in at most a minute, the space as " "; before sherpa-onnx makes text of them."""
+        if frames(len(samples)) < 1:
+            return []
+        heard = self._hear(np.ascontiguousarray(samples, dtype=np.float32)).tokens
+        return [" " if symbol == SPACE_TOKEN else symbol for symbol in heard]
+
+    def _text(self, samples: np.ndarray) -> str:
+        return " ".join(self._hear(samples).text.split())
+
+    def _hear(self, samples: np.ndarray) -> Any:
         stream = self._engine.create_stream()
         stream.accept_waveform(SAMPLE_RATE_HZ, samples)
         self._engine.decode_stream(stream)
-        return " ".join(stream.result.text.split())
+        return stream.result
 
 
 def _refuse_missing(folder: Path, file: str) -> None:

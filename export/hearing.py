@@ -75,19 +75,15 @@ def heard_by_file(recogniser: Recogniser, rows: Sequence[Row], root: Path) -> li
     """What an exported file hears on each row, in their order: each clip alone, several at a time.
 
     Never in batches: 8-bit activations are scaled over a whole batch, so a clip's text would depend on its
-    neighbours, which a phone does not have. One thread a clip on all cores is as fast.
+    neighbours, which a phone does not have. One thread a clip on all cores is as fast. Long clips go in pieces,
+    as they do for a client.
     """
 
-    def outputs(clips: Clips) -> tuple[np.ndarray, np.ndarray]:
-        features = recogniser.features(clips.audio_NS[0].numpy())
-        filled = features if len(features) else np.zeros((1, features.shape[1]), dtype=np.float32)
-        return recogniser.outputs(filled[None], np.array([len(features)], dtype=np.int64))
-
-    def one(index: int) -> str:
-        return hear(outputs, [_clips(rows, root, [index])], recogniser.vocabulary)[index]
+    def one(row: Row) -> str:
+        return recogniser.transcribe(audio.load(row, root))
 
     with single_threaded(), ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        return list(pool.map(one, range(len(rows))))
+        return list(pool.map(one, rows))
 
 
 def real_time_factor(client: Client, rows: Sequence[Row], root: Path, *, seconds: float = 60.0) -> float | None:

@@ -25,6 +25,7 @@ from export.client import FACTS_FILE, FLOAT_FILE, INT8_FILE, TOKENS_FILE, Recogn
 from export.hearing import heard_by_file, heard_live, real_time_factor
 from export.onnx_file import SUBSAMPLING, export_float, quantise
 from export.spelling import imlaei_spelling
+from export.tested_on import sentences
 
 SPELLING_FILE = "spelling.json"
 CARD_FILE = "README.md"
@@ -114,6 +115,8 @@ def _facts(run: RunDir, config: SpeechRun, chosen: Candidate, prepared: Prepared
         "config_id": config_id(config),
         "text": config.data.text,
         "synthetic": any(source.kind == "sample" for source in config.data.sources),
+        "tested_on": sentences(prepared.splits, TEXT_MODES[config.data.text]),
+        "data_changed": chosen.data_id != prepared.train.data_id,
         "trained_hours": hours_by_source(prepared.train.rows),
         "features": FEATURE_PARAMETERS,
         "mean": model.mean_F.tolist(),
@@ -152,6 +155,7 @@ def _measure(
     proofs = [
         gates.parity(model, clients["float32"]),
         gates.size(folder / INT8_FILE, parameters_m(model), config.model.preset),
+        gates.sherpa_features(),
         *(gates.sherpa_agrees(folder, file, rows, run.root) for file in FILES.values()),
     ]
     gates.refuse_unless_passed(proofs)

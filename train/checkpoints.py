@@ -15,7 +15,7 @@ from core.errors import CheckpointError, UnknownFormatError
 from core.events import Emit, Saved, SaveFailed
 from core.run_dir import RunDir, remove_temporary, write_json
 from train.recipe import Scores
-from train.state import TrainState
+from train.state import Identity, Progress, TrainState
 
 
 class Checkpoints:
@@ -60,28 +60,38 @@ class Checkpoints:
             self._sync_events()
             digest = checkpoint.write(self._run.last, state.state_dict(), previous=self._previous)
             self._previous = self._run.last_previous
-            facts = {
-                "step": progress.step,
-                "planned": progress.planned,
-                "data_id": identity.data_id,
-                "valid_id": identity.valid_id,
-                "config_id": self._config_id,
-                "epochs": identity.epochs,
-                "steps": identity.steps,
-                "finished": progress.step >= progress.planned and progress.evaluated_step == progress.step,
-                "session": identity.session,
-                "digest": digest,
-            }
-            write_json(self._run.last_facts, facts)
         except (OSError, RuntimeError) as error:
             self._emit(SaveFailed(step=progress.step, error=f"{self._run.last}: {error}; the file of before is intact"))
             return False
         self.saved_step = progress.step
+        self._write_facts(progress, identity, digest)
         self._emit(Saved(step=progress.step, file=self._run.last.name, seconds=round(self._clock() - began, 3)))
         return True
 
+    def _write_facts(self, progress: Progress, identity: Identity, digest: str) -> None:
+        """last.json, for those who must not import torch: a view, so that the checkpoint counts without it."""
+        facts = {
+            "step": progress.step,
+            "planned": progress.planned,
+            "data_id": identity.data_id,
+            "valid_id": identity.valid_id,
+            "config_id": self._config_id,
+            "epochs": identity.epochs,
+            "steps": identity.steps,
+            "finished": progress.step >= progress.planned and progress.evaluated_step == progress.step,
+            "session": identity.session,
+            "digest": digest,
+        }
+        try:
+            write_json(self._run.last_facts, facts)
+        except OSError as error:
+            self._emit(SaveFailed(step=progress.step, error=f"{self._run.last_facts}: {error}; last.pt itself is saved"))
+
     def save_step(self, state: TrainState) -> None:
-        """Write step_*.pt, a candidate for averaging, and drop the oldest beyond ``keep``. Raises CheckpointError for NaN."""
+        """Write step_*.pt, a candidate for averaging, and drop the oldest beyond ``keep``.
+
+        Raises CheckpointError for NaN.
+        """
         if self._write_model(self._run.step_file(state.progress.step), state, {}) and self._keep:
             for path in self._run.step_files()[: -self._keep]:
                 path.unlink(missing_ok=True)

@@ -85,18 +85,28 @@ def kept_awake(why: str) -> Iterator[None]:
         finally:
             kernel.SetThreadExecutionState(0x80000000)
         return
-    command = _inhibitor(why)
-    process = None
-    if command:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = _inhibit(why)
     try:
         yield
     finally:
-        if process is not None:
+        if process is not None and process.stdin is not None:
             # the inhibitor's command is `cat`, which ends with its input: also when we are killed
-            assert process.stdin is not None
             process.stdin.close()
-            process.wait(timeout=5)
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _inhibit(why: str) -> subprocess.Popen[bytes] | None:
+    command = _inhibitor(why)
+    if command is None:
+        return None
+    try:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    except OSError as error:
+        print(f"the machine may fall asleep while training: {command[0]}: {error}", file=sys.stderr)
+        return None
 
 
 def _inhibitor(why: str) -> list[str] | None:

@@ -50,7 +50,8 @@ class Heard:
         """A session starts at ``step``: put another set's hearings aside and retract those from beyond."""
         clips = read_json(self._run.heard / "clips.json")
         ours = [clip_facts(row) for row in self._rows]
-        if clips is not None and clips != ours:
+        # without readable clips the hearings themselves say whose they are
+        if clips != ours and (clips is not None or self._newest_valid_id() != self._valid_id):
             self._put_aside()
         if clips != ours:
             write_json(self._run.heard / "clips.json", ours)
@@ -85,14 +86,16 @@ class Heard:
         files = (p for p in self._run.heard.glob("step_*.json") if re.fullmatch(r"step_\d+\.json", p.name))
         return sorted(files, key=lambda p: _step_of(p.name))
 
-    def _put_aside(self) -> None:
+    def _newest_valid_id(self) -> str:
         files = self._step_files()
         newest = read_json(files[-1]) if files else None
-        old = str((newest or {}).get("valid_id", "unknown"))[:8]
-        folder = self._run.heard / old
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in [*files, self._run.heard / "clips.json", self._run.samples]:
+        return str(newest.get("valid_id")) if isinstance(newest, dict) else "unknown"
+
+    def _put_aside(self) -> None:
+        folder = self._run.heard / self._newest_valid_id()[:8]
+        for path in [*self._step_files(), self._run.heard / "clips.json", self._run.samples]:
             if path.exists():
+                folder.mkdir(parents=True, exist_ok=True)
                 path.replace(folder / path.name)
 
 

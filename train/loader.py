@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,16 +21,18 @@ from train.recipe import Batch, Draw, Recipe
 from train.state import Place, Progress
 
 AHEAD = 4
+QUIET_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 @dataclass(frozen=True)
 class Order:
-    """A batch to load: (row, repeat) pairs, and whether it still belongs to the clean start."""
+    """A batch to load: (row, repeat) pairs, whether it still belongs to the clean start, and how much is augmented."""
 
     items: tuple[tuple[int, int], ...]
     epoch: int
     seed: int
     clean: bool
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class _Orders(Dataset[Loaded]):
         order = self._orders[index]
         examples, bad = [], []
         for row, repeat in order.items:
-            draw = Draw(seed=order.seed, epoch=order.epoch, repeat=repeat, clean=order.clean)
+            draw = Draw(seed=order.seed, epoch=order.epoch, repeat=repeat, clean=order.clean, share=order.share)
             try:
                 examples.append(self._recipe.encode(row, draw))
             except (DataError, OSError) as error:
@@ -64,9 +66,23 @@ class _Orders(Dataset[Loaded]):
 def quiet_worker(_: int) -> None:
     """Loader processes use one thread and leave signals to the trainer, which ends them after its last save."""
     torch.set_num_threads(1)
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    for number in QUIET_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, QUIET_SIGNALS)
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Signals wait while the body makes processes, which begin with them held: none comes before it is ignored."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, QUIET_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Told(Dataset[Any]):
@@ -91,12 +107,12 @@ def stream(dataset: Dataset[Any], workers: int, pin: bool) -> Generator[Any, Non
     Raises the DataError of an item when its turn comes. The workers are gone when the generator is closed.
     """
     ahead = max(1, AHEAD // workers) if workers else None
-    items = iter(
-        DataLoader(
-            _Told(dataset), batch_size=None, shuffle=False, num_workers=workers, prefetch_factor=ahead,
-            worker_init_fn=quiet_worker, pin_memory=pin,
-        )
+    loader = DataLoader(
+        _Told(dataset), batch_size=None, shuffle=False, num_workers=workers, prefetch_factor=ahead,
+        worker_init_fn=quiet_worker, pin_memory=pin,
     )  # fmt: skip
+    with _signals_held():
+        items = iter(loader)
     try:
         for item in items:
             if isinstance(item, DataError):
@@ -130,6 +146,7 @@ class Loader:
         values: Mapping[str, Any],
         *,
         clean_batches: int,
+        ramp_batches: int = 0,
         workers: int,
         max_bad_rows: int,
         pin: bool = False,
@@ -139,6 +156,7 @@ class Loader:
         self._progress = progress
         self._values = dict(values)
         self._clean_batches = clean_batches
+        self._ramp_batches = ramp_batches
         self._workers = workers
         self._max_bad_rows = max_bad_rows
         self._pin = pin
@@ -180,10 +198,17 @@ class Loader:
                 epoch=place.epoch,
                 seed=int(place.values.get("train.seed", 0)),
                 clean=place.consumed + ahead < self._clean_batches,
+                share=self._share(place.consumed + ahead),
             )
             for ahead, items in enumerate(batches[place.batch :])
         ]
         return stream(_Orders(self._recipe, orders), self._workers if len(orders) > 1 else 0, self._pin)
+
+    def _share(self, consumed: int) -> float:
+        """The part of a batch that is augmented: grows evenly from the end of the clean start on."""
+        if self._ramp_batches == 0:
+            return 1.0
+        return min(1.0, max(0.0, (consumed - self._clean_batches + 1) / self._ramp_batches))
 
     def _count_bad(self, loaded: Loaded) -> None:
         self._progress.bad_rows += len(loaded.bad)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from core.errors import CheckpointError, LaylError
+from core.errors import CheckpointError, DataError, LaylError
 from core.events import Emit, Evaluated, Finished, Paused, Phase, Skipped, Trained
 from core.outcome import Outcome
 from train.checkpoints import Checkpoints
@@ -99,6 +99,8 @@ class Fit:
             lr = self.plan.schedule.lr(progress.step)
             if not train_step(self.recipe, self.state, batch, lr, self.plan.clip_norm, self.device, self.precision):
                 self._skipped(batch)
+                if outcome := self._after_skip():
+                    return outcome
                 continue
             self._bad_in_a_row = 0
             progress.step += 1
@@ -125,6 +127,16 @@ class Fit:
         if not last and (stop := self.session.stop_reason(progress.step)):
             return self._pause(stop)
         return None
+
+    def _after_skip(self) -> Outcome | None:
+        """What must not wait for the next update: an epoch's candidate, and people.
+
+        last.pt waits: should the batches stay bad, the run goes on from before them.
+        """
+        if self.loader.at_epoch_end and self.state.progress.step:
+            self.checkpoints.save_step(self.state)
+        stop = self.session.stop_reason(self.state.progress.step)
+        return self._pause(stop) if stop else None
 
     def _eval_due(self) -> bool:
         return self.state.progress.step % self.plan.eval_every == 0
@@ -184,7 +196,12 @@ class Fit:
         """Validate; an Outcome when the session was asked to end meanwhile."""
         progress = self.state.progress
         self.emit(Phase(step=progress.step, phase="validating"))
-        scores = evaluate(self.recipe, self.state, self.session.interrupted)
+        try:
+            scores = evaluate(self.recipe, self.state, self.session.interrupted)
+        except DataError:
+            # a clip that nobody can read will stop every session here: the steps up to here are kept
+            self.checkpoints.save(self.state)
+            raise
         self._tick()
         if scores is None:
             # the request may be gone by now: a stop file taken back, a clock set back

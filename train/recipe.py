@@ -18,6 +18,8 @@ class Draw:
     epoch: int
     repeat: int
     clean: bool
+    #: once the clean start is over: the chance that this turn is augmented
+    share: float = 1.0
 
 
 @dataclass(frozen=True)

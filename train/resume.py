@@ -73,8 +73,7 @@ def reconcile(saved: Basis, now: Basis, point: Point, changed_rows: str = "") ->
             rewarm.append(what)
     if (not point.finished and _moved(point.planned, planned) and not new_data) or (point.finished and planned > point.planned and not new_data):
         rewarm.append(f"length changed {point.planned:,} -> {planned:,} steps")
-    fields = differences(saved.classes.get("rewarm", {}), now.classes.get("rewarm", {}))
-    if fields and planned > point.step:
+    if fields := differences(saved.classes.get("rewarm", {}), now.classes.get("rewarm", {})):
         rewarm.append("; ".join(fields))
     if plan := differences(saved.classes.get("plan", {}), now.classes.get("plan", {})):
         notes.append("from the next epoch: " + "; ".join(plan))

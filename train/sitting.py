@@ -112,6 +112,7 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
             state.progress,
             values["plan"],
             clean_batches=built.clean_batches,
+            ramp_batches=built.ramp_batches,
             workers=config.train.num_workers,
             max_bad_rows=config.train.max_bad_rows,
             pin=device.type == "cuda",

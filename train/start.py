@@ -1,4 +1,4 @@
-"""A session from lock to result. torch comes only once the run is ours, so that its owner is known from the first moment."""
+"""A session from lock to result. torch comes only once the run is ours, so that its owner is known at once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 import time
 import traceback
 
+from core.control import read_request
 from core.errors import LaylError
 from core.events import Crashed, EventLog, read_events
 from core.lock import hold
@@ -19,27 +20,45 @@ from train.session import Session
 from train.views import StatusFile
 
 
+#: How long a newcomer waits for a session that was asked to stop and is saving.
+SAVE_GRACE_SECONDS = 120.0
+
+
 def run_session(run: RunDir, config: SpeechRun, session: Session, *, frontend: str, on_change: str) -> Outcome:
     """Train until the run is finished or the session ends. Raises BusyError when another session holds the run."""
-    with hold(run):
+    with hold(run, wait_seconds=SAVE_GRACE_SECONDS if _is_ending(run) else 0.0):
         run.path.mkdir(parents=True, exist_ok=True)
         write_json(run.owner, owner_facts(frontend, session.id))
-        run.result.unlink(missing_ok=True)
-        if session.clear_requests():
-            print(f"removed a stop file of before this session: {run.stop_file}", flush=True)
-        step_before = _step_of(run)
         try:
-            from train.sitting import train_session
+            run.result.unlink(missing_ok=True)
+            if session.clear_requests():
+                print(f"removed a stop file of before this session: {run.stop_file}", flush=True)
+            outcome = _outcome(run, config, session, frontend=frontend, on_change=on_change)
+            _write_result(run, session, outcome)
+            run.stop_file.unlink(missing_ok=True)
+            return outcome
+        finally:
+            run.owner.unlink(missing_ok=True)
 
-            outcome = train_session(run, config, session, frontend=frontend, on_change=on_change)
-            if outcome.kind == "finished":
-                write_train_metrics(run, read_json(run.last_facts) or {})
-        except Exception as error:
-            outcome = _broken(run, error, step_before)
-        _write_result(run, session, outcome)
-        run.stop_file.unlink(missing_ok=True)
-        run.owner.unlink(missing_ok=True)
+
+def _is_ending(run: RunDir) -> bool:
+    """Whether the session that holds the run, if any, was asked to stop."""
+    owner, asked = read_json(run.owner), read_request(run)
+    holder = owner.get("session") if isinstance(owner, dict) else None
+    return run.stop_file.exists() or (asked is not None and asked.session in (None, holder))
+
+
+def _outcome(run: RunDir, config: SpeechRun, session: Session, *, frontend: str, on_change: str) -> Outcome:
+    step_before = _step_of(run)
+    try:
+        from train.sitting import train_session
+
+        outcome = train_session(run, config, session, frontend=frontend, on_change=on_change)
+        if outcome.kind == "finished":
+            write_train_metrics(run, read_json(run.last_facts) or {})
         return outcome
+    except Exception as error:
+        return _broken(run, error, step_before)
 
 
 def _step_of(run: RunDir) -> int:
@@ -55,12 +74,20 @@ def _broken(run: RunDir, error: Exception, step_before: int) -> Outcome:
     else:
         traceback.print_exception(error)
     step = _step_of(run)
-    log = EventLog(run.events)
-    log(Crashed(step=step, error=words))
-    log.close()
-    events, _ = read_events(run.events)
-    StatusFile(run, fold(events), time.time)(Crashed(step=step, error=words))
+    if kind == "crashed":
+        _tell(run, Crashed(step=step, error=words))
     return Outcome(kind, step_before, step, words)  # type: ignore[arg-type]
+
+
+def _tell(run: RunDir, event: Crashed) -> None:
+    """Write the end down; a disk that is full must not hide what broke."""
+    try:
+        log = EventLog(run.events)
+        log(event)
+        log.close()
+        StatusFile(run, fold(read_events(run.events)[0]), time.time)(event)
+    except OSError as error:
+        print(f"not written: {error}", file=sys.stderr)
 
 
 def _write_result(run: RunDir, session: Session, outcome: Outcome) -> None:

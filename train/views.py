@@ -14,7 +14,7 @@ from core.events import Evaluated, Event, Finished, Started, Trained
 from core.run_dir import RunDir, write_json, write_text
 from core.status import Status, rounded, status_json, step_status
 
-COLUMNS = (
+COLUMNS: tuple[str, ...] = (
     "step", "epoch", "loss", "lr", "valid_cer", "valid_wer", "hours_seen", "elapsed_min", "grad_norm", "gpu_peak_gb",
     "audio_h_per_h", "valid_skeleton", "valid_hafs_cer", "valid_warsh_cer",
 )  # fmt: skip

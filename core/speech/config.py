@@ -142,6 +142,9 @@ class AugmentSection(Section):
     start_after_steps: int | None = setting(
         None, "rewarm", "clean batches first; train.warmup_steps unless named", ge=0
     )
+    ramp_steps: int = setting(
+        0, "rewarm", "batches after the clean start over which the augmented part of the clips grows to all", ge=0
+    )
     speed: tuple[float, float] = setting((0.9, 1.1), "rewarm", "slowest and fastest playing speed")
     gain_db: tuple[float, float] = setting((-6.0, 6.0), "rewarm", "softest and loudest change of level")
     noise_share: float = setting(0.5, "rewarm", "part of the clips that get noise", ge=0, le=1)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +24,7 @@ from core.speech.model import SpeechModel
 from core.speech.text import LETTERS, Vocabulary
 from export.client import FLOAT_FILE, INT8_FILE, TOKENS_FILE
 from export.onnx_file import export_float, quantise
+from export.pipeline import export
 
 TINY = {"width": 32, "blocks": 2, "heads": 2, "ff_factor": 2, "kernel": 5, "stem_channels": 8}
 VOCABULARY = Vocabulary(("<blk>", " ", *LETTERS))
@@ -95,14 +99,15 @@ def save(path: Path, model: SpeechModel, step: int, **extra: object) -> None:
     checkpoint.write(path, {"model": model.state_dict(), **facts, **extra})
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> tuple[RunDir, SpeechRun]:
-    """A finished run of 30 steps with manifests, best at 10, and three step files."""
-    run = RunDir(tmp_path, "quran")
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of 30 steps with manifests, best at 10, and three step files: to copy, not to change."""
+    root = tmp_path_factory.mktemp("made")
+    run = RunDir(root, "quran")
     splits = {
-        "train": [make_row(tmp_path, "t0", 1.0, 0)],
-        "valid": [make_row(tmp_path, f"v{i}", 0.6 + 0.2 * i, 10 + i) for i in range(5)],
-        "test": [make_row(tmp_path, f"e{i}", 1.0, 20 + i) for i in range(2)],
+        "train": [make_row(root, "t0", 1.0, 0)],
+        "valid": [make_row(root, f"v{i}", 0.6 + 0.2 * i, 10 + i) for i in range(5)],
+        "test": [make_row(root, f"e{i}", 1.0, 20 + i) for i in range(2)],
         "unseen_verse": [],
     }
     files = {f"{split}.jsonl": manifest_text(rows) for split, rows in splits.items()}
@@ -112,7 +117,30 @@ def project(tmp_path: Path) -> tuple[RunDir, SpeechRun]:
         save(run.step_file(step), tiny_model(step), step)
     save(run.best, tiny_model(10), 10, valid_cer=0.5)
     write_json(run.last_facts, {"step": 30, "planned": 30})
-    return run, build(SpeechRun, FIELDS, "test")
+    return root
+
+
+@pytest.fixture
+def project(made: Path, tmp_path: Path) -> tuple[RunDir, SpeechRun]:
+    """A run of one's own, not yet exported."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    return RunDir(tmp_path, "quran"), build(SpeechRun, FIELDS, "test")
+
+
+@dataclass(frozen=True)
+class Published:
+    run: RunDir
+    metrics: dict[str, Any]
+    said: list[str]
+
+
+@pytest.fixture(scope="session")
+def published(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Published:
+    """The same run exported once: to read or copy, not to change."""
+    root = tmp_path_factory.mktemp("published")
+    shutil.copytree(made, root, dirs_exist_ok=True)
+    run, said = RunDir(root, "quran"), []
+    return Published(run, export(run, build(SpeechRun, FIELDS, "test"), report=said.append), said)
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
@@ -53,6 +55,17 @@ def test_a_run_without_checkpoints_says_what_makes_them(tmp_path, said) -> None:
 
 def test_checkpoints_of_different_models_do_not_compete(project, said) -> None:
     run, config = project
+    section = json.loads(tiny_model(10).config.model_dump_json())
+    save(run.best, tiny_model(10), 10, model_config={**section, "kernel": 7})
+    with pytest.raises(CheckpointError, match="different models"):
+        candidates(run, config, said[1])
     save(run.best, tiny_model(10), 10, vocab=["<blk>", "a"])
     with pytest.raises(CheckpointError, match="different models"):
         candidates(run, config, said[1])
+
+
+def test_dropout_may_change_in_a_run_and_makes_no_other_model(project, said) -> None:
+    run, config = project
+    section = json.loads(tiny_model(10).config.model_dump_json())
+    save(run.best, tiny_model(10), 10, model_config={**section, "dropout": 0.3, "drop_path": 0.1})
+    assert [c.name for c in candidates(run, config, said[1])] == ["best", "last", "mean_last"]

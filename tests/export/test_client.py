@@ -59,6 +59,22 @@ def test_a_missing_model_says_what_makes_it(tmp_path: Path) -> None:
             kind(tmp_path)
 
 
+def test_tokens_of_another_model_are_refused(exported: Path, tmp_path: Path) -> None:
+    shutil.copytree(exported, tmp_path / "m")
+    tokens = Vocabulary(VOCABULARY.symbols[:-1]).tokens_text()
+    (tmp_path / "m" / "tokens.txt").write_text(tokens, encoding="utf-8")
+    with pytest.raises(CheckpointError, match="writes 37 symbols, tokens.txt has 36"):
+        Recogniser(tmp_path / "m")
+
+
+def test_both_clients_tell_symbols_before_they_are_text(exported: Path) -> None:
+    ours, theirs = Recogniser(exported, FLOAT_FILE), SherpaRecogniser(exported, FLOAT_FILE)
+    wave = np.concatenate([sound(2, i) for i in range(4)])
+    assert ours.symbols(wave) == theirs.symbols(wave) and len(ours.symbols(wave)) > 20
+    assert theirs.symbols(wave[:79]) == ours.symbols(wave[:79]) == []
+    assert " ".join("".join(ours.symbols(wave)).split()) == ours.transcribe(wave)
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 30_000), st.integers(0, 5))
 def test_pieces_cover_every_frame_once_on_the_grid_of_output_frames(T: int, seed: int) -> None:

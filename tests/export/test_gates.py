@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from core.errors import ExportRefused
 from core.speech import features
@@ -11,7 +12,8 @@ from core.speech.model import SpeechModel
 from core.speech.text import Vocabulary
 from export import gates
 from export.client import FLOAT_FILE, INT8_FILE, TOKENS_FILE, Recogniser
-from tests.export.conftest import VOCABULARY, make_row, tiny_model
+from export.onnx_file import export_float, quantise
+from tests.export.conftest import VOCABULARY, make_row, sound, tiny_model
 
 
 def test_the_exported_model_passes_parity_and_another_one_does_not(exported: Path, model: SpeechModel) -> None:
@@ -49,15 +51,75 @@ def test_size_is_gated_for_named_sizes_and_said_for_a_demo(tmp_path: Path) -> No
 def test_sherpa_agrees_on_wav_files(file: str, exported: Path, tmp_path: Path) -> None:
     rows = [make_row(tmp_path, f"c{i}", 1 + 0.2 * i, i) for i in range(15)]
     gate = gates.sherpa_agrees(exported, file, rows, tmp_path)
-    assert gate.passed and "of 12 clips" in gate.detail, gate.detail
+    assert gate.passed and "on 12 clips and a synthetic signal" in gate.detail, gate.detail
 
 
-def test_other_features_than_the_phones_are_found(
-    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(scope="module", params=["opinions", "untrained", "silent"])
+def weak(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """Exported models with random weights: one with opinions, one of ties, and one that writes nothing at all."""
+    model = tiny_model(seed=2)
+    if request.param != "opinions":
+        torch.nn.init.normal_(model.head.weight, std=0.02)
+    if request.param == "silent":
+        torch.nn.init.constant_(model.head.bias[:1], 50.0)
+    folder = tmp_path_factory.mktemp("weak")
+    export_float(model, VOCABULARY.symbols, {}, folder / FLOAT_FILE)
+    quantise(folder / FLOAT_FILE, folder / INT8_FILE)
+    (folder / TOKENS_FILE).write_text(VOCABULARY.tokens_text(), encoding="utf-8")
+    return request.param, folder
+
+
+@pytest.mark.parametrize("file", [FLOAT_FILE, INT8_FILE])
+@pytest.mark.parametrize("clips", [0, 3])
+def test_other_features_than_the_phones_are_found_with_weak_models_and_without_clips(
+    file: str, clips: int, weak: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [make_row(tmp_path, f"c{i}", 1.5, i) for i in range(3)]
+    rows = [make_row(tmp_path, f"c{i}", 1.5, i) for i in range(clips)]
+    kind, folder = weak
+    right = gates.sherpa_agrees(folder, file, rows, tmp_path)
+    assert right.passed and f"on {clips} clips and" in right.detail
+    assert ("writes nothing" in right.detail) == (kind == "silent")
     monkeypatch.setattr(features, "HIGH_HZ", 0.0)
-    assert not gates.sherpa_agrees(exported, FLOAT_FILE, rows, tmp_path).passed
+    wrong = gates.sherpa_agrees(folder, file, rows, tmp_path)
+    assert wrong.passed == (kind == "silent"), wrong.detail
+    # what a silent model cannot tell, the probe does
+    assert not gates.sherpa_features().passed
+
+
+def test_ties_excuse_a_few_symbols_of_all_and_none_where_there_is_no_tie(exported: Path) -> None:
+    def judged(*heard: tuple[int, int, int]) -> bool:
+        return gates._judged("x", [gates._Heard("a", *one) for one in heard]).passed
+
+    assert judged((100, 5, 0), (0, 0, 0)) and not judged((100, 6, 0), (0, 0, 0))
+    assert judged((4, 2, 0)) and not judged((4, 3, 0)) and not judged((1000, 1, 1))
+
+
+def test_clips_of_over_a_minute_are_compared_by_their_first_one(exported: Path, tmp_path: Path) -> None:
+    row = make_row(tmp_path, "long", 61.0, 1)
+    gate = gates.sherpa_agrees(exported, FLOAT_FILE, [row], tmp_path)
+    symbols = len(Recogniser(exported, FLOAT_FILE).symbols(sound(20.0, 1)))
+    assert gate.passed and int(gate.detail.split(" of ")[1].split()[0]) > 2 * symbols, gate.detail
+
+
+def test_clips_come_from_all_over_the_split(tmp_path: Path) -> None:
+    rows = [make_row(tmp_path, f"c{i:02}", 0.02, i) for i in range(23)]
+    names = [row.name for row in gates.evenly(rows, 12)]
+    assert len(names) == 12 and names[0] == "c00" and names[-1] == "c21" and names == sorted(set(names))
+    assert gates.evenly(rows[:3], 12) == rows[:3] and gates.evenly([], 12) == []
+
+
+@pytest.mark.parametrize(("name", "value"), [("HIGH_HZ", 0.0), ("HIGH_HZ", -300.0), ("LOW_HZ", 40.0)])
+def test_the_probe_hears_wrong_filters(name: str, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = gates.sherpa_features()
+    assert right.passed and int(right.detail.split(" of ")[1].split()[0]) > 150, right.detail
+    monkeypatch.setattr(features, name, value)
+    assert not gates.sherpa_features().passed
+
+
+def test_the_probe_hears_another_scale_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Recogniser.features
+    monkeypatch.setattr(Recogniser, "features", lambda self, samples: real(self, 32768 * samples))
+    assert not gates.sherpa_features().passed
 
 
 def test_another_models_tokens_are_found(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,19 @@ def test_scores_of_the_int8_file_are_what_a_client_hears(rows, tmp_path, exporte
     assert heard_by_file(recogniser, rows, tmp_path) == [recogniser.transcribe(audio.load(r, tmp_path)) for r in rows]
 
 
+def test_a_clip_of_over_a_minute_is_scored_in_the_pieces_a_client_hears(tmp_path, exported, monkeypatch) -> None:
+    from core.speech import audio
+
+    row = make_row(tmp_path, "long", 62.0, 1)
+    recogniser, cut = Recogniser(exported, INT8_FILE), []
+    real = recogniser.outputs
+    monkeypatch.setattr(recogniser, "outputs", lambda x, n: (cut.append(x.shape[1]), real(x, n))[1])
+    [heard] = heard_by_file(recogniser, [row], tmp_path)
+    # three pieces with two seconds of each neighbour, none longer than thirty seconds of its own
+    assert len(cut) >= 3 and max(cut) <= 3400 and sum(cut) > 6200
+    assert heard == recogniser.transcribe(audio.load(row, tmp_path)) and len(heard) > 100
+
+
 def test_batches_hold_every_row_once_under_their_budget(rows, tmp_path) -> None:
     found = list(batches(rows, tmp_path, seconds=2.0))
     assert sorted(i for clips in found for i in clips.indices) == list(range(6))

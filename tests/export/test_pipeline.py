@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from core.config import build
 from core.errors import DataError, ExportRefused
 from core.manifest import manifest_text, publish, read_prepared
 from core.run_dir import RunDir, read_json, write_json
+from core.speech import features
 from core.speech.config import SpeechRun
 from export import pipeline
 from export.candidates import candidates
@@ -37,9 +39,8 @@ def teach(run: RunDir, config: SpeechRun, name: str) -> None:
     publish(run.manifests, {**files, "tokens.txt": prepared.tokens}, {})
 
 
-def test_a_whole_export_publishes_what_it_measured(project, said) -> None:
-    run, config = project
-    metrics = export(run, config, report=said[1])
+def test_a_whole_export_publishes_what_it_measured(published) -> None:
+    run, metrics = published.run, published.metrics
     assert sorted(files_of(run.models)) == PUBLISHED
     assert read_json(run.metrics) == metrics
     facts = read_json(run.models / "model.json")
@@ -70,9 +71,9 @@ def test_the_winner_has_the_fewest_wrong_letters_on_validation(project, said) ->
     assert any(line.startswith("-> mean_last") for line in said[0])
 
 
-def test_a_refused_export_leaves_what_is_published_alone(project, said, monkeypatch) -> None:
-    run, config = project
-    export(run, config, report=said[1])
+def test_a_refused_export_leaves_what_is_published_alone(published, tmp_path, said, monkeypatch) -> None:
+    shutil.copytree(published.run.root, tmp_path, dirs_exist_ok=True)
+    run = RunDir(tmp_path, "quran")
     before, metrics = files_of(run.models), run.metrics.read_bytes()
     save(run.best, tiny_model(77), 99)
     strict = build(SpeechRun, {**FIELDS, "export": {"max_int8_loss_points": 0.0}}, "test")
@@ -118,15 +119,27 @@ def test_without_validation_clips_nothing_is_chosen(project, said) -> None:
     assert caught.value.exit_code == 65
 
 
-def test_the_card_tells_whom_it_was_tested_on_and_that_the_sample_is_synthetic(project, said) -> None:
-    run, config = project
-    metrics = export(run, config, report=said[1])
-    card = (run.models / "README.md").read_text()
+def test_card_and_console_tell_whom_it_was_tested_on_and_that_the_sample_is_synthetic(published) -> None:
+    metrics, card = published.metrics, (published.run.models / "README.md").read_text()
+    # the training clip's reader is reader 0
+    whom = {"test": "test: 1 of 2 readers heard in training", "valid": "validation: 1 of 2 readers heard in training"}
+    for split, text in whom.items():
+        assert f"| {text}" in card
+        assert any(line.startswith("int8: ") and f"({text}" in line for line in published.said), split
+    assert "unseen verses" not in card and "The manifests have changed" in card
+    assert any("synthetic" in line for line in published.said)
+    assert any("features of sherpa-onnx" in gate for gate in card.splitlines())
     assert "synthetic" in card and "Hafs" in card and "reader 0" in card
     assert f"{100 * metrics['test']['cer']:.2f} %" in card
     assert f"{metrics['size_mb']:.1f}" in card and "real-time factor" in card
+
+
+def test_real_speech_is_not_called_synthetic_and_plain_text_needs_no_spelling(project, said) -> None:
+    run, _ = project
+    write_json(run.models / "spelling.json", {})
     digits = build(SpeechRun, {**FIELDS, "data": {"sources": [{"kind": "digits"}], "text": "plain"}}, "test")
     export(run, digits, report=said[1])
+    assert "synthetic" not in "".join(said[0]) and said[0]
     assert "synthetic" not in (run.models / "README.md").read_text()
     assert not (run.models / "spelling.json").exists()
 
@@ -167,6 +180,14 @@ def test_named_sizes_fit_phones(preset: str, megabytes: float, tmp_path: Path) -
         assert client.transcribe(wave)
         with single_threaded():
             assert min(seconds(client, wave) for _ in range(5)) / 10 < 0.02
+
+
+def test_features_that_are_not_the_phones_are_refused_whatever_the_model_writes(project, said, monkeypatch) -> None:
+    run, config = project
+    monkeypatch.setattr(features, "HIGH_HZ", 0.0)
+    with pytest.raises(ExportRefused, match="FAILED  features of sherpa-onnx"):
+        export(run, config, report=said[1])
+    assert not run.models.exists()
 
 
 def seconds(client, wave: np.ndarray) -> float:

@@ -42,7 +42,7 @@ TINY = {
     "data": {"sources": [{"kind": "digits"}], "text": "plain"},
     "model": {"width": 16, "blocks": 2, "heads": 2, "ff_factor": 2, "kernel": 3, "stem_channels": 4, "dropout": 0.1},
     "train": {
-        "steps": 12, "lr": 1e-2, "warmup_steps": 3, "max_batch_seconds": 4.0, "log_every_steps": 2,
+        "steps": 12, "lr": 1e-2, "warmup_steps": 3, "max_batch_seconds": 3.5, "log_every_steps": 2,
         "eval_every_steps": 4, "checkpoint_minutes": 1e-9, "keep_checkpoints": 3,
     },
     "augment": {"start_after_steps": 4},
@@ -70,10 +70,17 @@ def tone_rows(root: Path, seeds: Sequence[int], reader: str = "anna") -> list[Ro
         print_ = digest(pcm)
         rows.append(
             Row(
-                id=row_id(print_, text, "ordinary"), name=f"{reader}/{seed}", audio=str(path.relative_to(root)),
-                digest=print_, duration=round(len(pcm) / 16_000, 6), text=text, source="tones", group="ordinary",
-                offset=offset, reciter=reader,
-            )  # fmt: skip
+                id=row_id(print_, text, "ordinary"),
+                name=f"{reader}/{seed}",
+                audio=str(path.relative_to(root)),
+                digest=print_,
+                duration=round(len(pcm) / 16_000, 6),
+                text=text,
+                source="tones",
+                group="ordinary",
+                offset=offset,
+                reciter=reader,
+            )
         )
     return rows
 
@@ -182,7 +189,9 @@ def toy_fit(
         model, torch.optim.AdamW(model.parameters(), lr=lr), wanted.scaler,  # type: ignore[arg-type]
         Place(), Progress(planned=planned), Averages(CPU), Identity(session="s"),
     )  # fmt: skip
-    checkpoints = Checkpoints(run, tiny_config(), emit=both, keep=keep, minutes=minutes, model_facts={}, sync_events=log.sync)
+    checkpoints = Checkpoints(
+        run, tiny_config(), emit=both, keep=keep, minutes=minutes, model_facts={}, sync_events=log.sync
+    )
     saved, _ = checkpoints.read()
     if saved:
         state.load_state_dict({k: v for k, v in saved.items() if k != "format"})

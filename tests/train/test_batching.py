@@ -20,7 +20,15 @@ from train.batching import (
 )
 
 
-def cut(durations: np.ndarray, *, epoch: int = 1, seed: int = 1, max_seconds: float = 60.0, max_clips: int = 512, weights=None):
+def cut(
+    durations: np.ndarray,
+    *,
+    epoch: int = 1,
+    seed: int = 1,
+    max_seconds: float = 60.0,
+    max_clips: int = 512,
+    weights=None,
+):
     weights = np.ones(len(durations)) if weights is None else weights
     return epoch_batches(durations, weights, seed=seed, epoch=epoch, max_seconds=max_seconds, max_clips=max_clips)
 
@@ -164,6 +172,8 @@ def test_a_share_of_nobody_or_of_everybody_leaves_the_weights_alone(who: float) 
 
 
 def test_without_a_share_ordinary_readers_count_as_they_are() -> None:
-    hours, ordinary, warsh = corpus(100)
-    weights, _ = row_weights(hours, ordinary, warsh, ordinary_share=0.0, warsh_weight=1.0, repeat_cap=4.0)
-    assert set(weights) == {1.0}
+    hours, ordinary, warsh = corpus(400)
+    assert (ordinary & warsh).any()
+    weights, _ = row_weights(hours, ordinary, warsh, ordinary_share=0.0, warsh_weight=2.5, repeat_cap=4.0)
+    assert set(weights[ordinary]) == {1.0}
+    assert set(weights[warsh & ~ordinary]) == {2.5}

@@ -41,7 +41,14 @@ def test_a_finished_run_on_this_data_has_nothing_to_train_and_its_missing_output
 
 @pytest.mark.parametrize(
     "change",
-    [{"finished": False}, {"data_id": "other"}, {"valid_id": "other"}, {"config_id": "other"}, {"steps": 13}, {"epochs": 3.0}],
+    [
+        {"finished": False},
+        {"data_id": "other"},
+        {"valid_id": "other"},
+        {"config_id": "other"},
+        {"steps": 13},
+        {"epochs": 3.0},
+    ],
 )
 def test_anything_that_differs_is_left_to_a_session(run: RunDir, change: dict[str, Any]) -> None:
     write_json(run.last_facts, {**LAST, **change})

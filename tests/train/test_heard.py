@@ -13,8 +13,8 @@ from train.heard import KEPT_VALIDATIONS, Heard, choose_samples, clip_facts
 
 def row(reader: str | None, aya: int, *, seconds: float = 5.0, riwaya: str | None = "hafs") -> Row:
     return Row(
-        id=f"{reader}{aya}", name=f"{reader}/1/{aya}", audio="a.wav", digest="d", duration=seconds, text="بسم", source="s",
-        group="professional", riwaya=riwaya, reciter=reader, sura=1, aya=aya,
+        id=f"{reader}{aya}", name=f"{reader}/1/{aya}", audio="a.wav", digest="d", duration=seconds, text="بسم",
+        source="s", group="professional", riwaya=riwaya, reciter=reader, sura=1, aya=aya,
     )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def test_the_same_clips_in_another_order_are_no_longer_beside_their_hearings(run
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"clips": [], "evals": 3}', '{"clips": [], "evals": [{"hyps": []}]}'])
 def test_unreadable_samples_are_begun_afresh(run: RunDir, text: str) -> None:
-    run.samples.write_text(text.replace('"clips": []', '"clips": ' + "[]"), encoding="utf-8")
+    run.samples.write_text(text, encoding="utf-8")
     begun(run, []).write(1000, [])
     assert read_json(run.samples) == {"clips": [], "evals": [{"step": 1000, "hyps": []}]}
 

@@ -102,7 +102,11 @@ def test_new_data_never_brings_the_clean_start_back(place: Place) -> None:
 
 def test_the_clean_start_goes_on_counting_in_the_next_session() -> None:
     recipe = Recorded()
-    list(islice(iter(loader(Place(epoch=1, batch=1, consumed=3, values={"size": 4, "train.seed": 1}), recipe, clean=4)), 2))
+    list(
+        islice(
+            iter(loader(Place(epoch=1, batch=1, consumed=3, values={"size": 4, "train.seed": 1}), recipe, clean=4)), 2
+        )
+    )
     assert [draw.clean for _, draw in recipe.draws[::4]] == [True, False]
 
 
@@ -170,7 +174,10 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("workers", "what", "said"), [(0, refuse, "no such codec"), (2, refuse, "no such codec"), (2, die, "exited unexpectedly|killed by signal")])
+@pytest.mark.parametrize(
+    ("workers", "what", "said"),
+    [(0, refuse, "no such codec"), (2, refuse, "no such codec"), (2, die, "exited unexpectedly|killed by signal")],
+)
 def test_what_is_no_matter_of_data_is_an_error_and_leaves_no_worker_behind(
     workers: int, what: Callable[[], None], said: str
 ) -> None:
@@ -214,7 +221,7 @@ class Lost(torch.utils.data.Dataset[int]):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_error_of_data_comes_as_it_is_when_its_turn_comes(workers: int) -> None:
     found = []
-    with pytest.raises(AudioError, match="^row anna/2: no such file$") as caught:
+    with pytest.raises(AudioError, match=r"^row anna/2: no such file$") as caught:
         for item in stream(Lost(), workers, pin=False):
             found.append(item)
     assert found == [0, 1]

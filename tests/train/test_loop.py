@@ -148,7 +148,9 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_counted(run: RunDi
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_run_with_skipped_batches_cut_anywhere_equals_one_never_cut(tmp_path: Path, precision: str, value: float) -> None:
+def test_a_run_with_skipped_batches_cut_anywhere_equals_one_never_cut(
+    tmp_path: Path, precision: str, value: float
+) -> None:
     whole, cut = toy_run(tmp_path / "whole"), toy_run(tmp_path / "cut")
     bad = {1, 3, 4, 9}
     broken_fit(whole, bad, value, precision=precision).run()
@@ -290,7 +292,11 @@ def ask(run: RunDir, action: str) -> None:
 
 
 def files(run: RunDir) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in run.path.iterdir() if path.suffix in (".pt", ".csv") or path.name == "last.json"}
+    return {
+        path.name: path.read_bytes()
+        for path in run.path.iterdir()
+        if path.suffix in (".pt", ".csv") or path.name == "last.json"
+    }
 
 
 @pytest.mark.parametrize("when", ["between steps", "in a validation", "before the first step"])
@@ -401,7 +407,9 @@ def test_a_full_disk_leaves_the_old_file_and_training_goes_on(
     # best.pt could not be written at 4 and 8: what is best is what is on the disk
     final = checkpoint.read(run.last)["progress"]
     assert final["best_step"] == checkpoint.read(run.best)["step"] == 12
-    assert torch.equal(checkpoint.read(run.last)["model"]["0.weight"], checkpoint.read(whole_toy.last)["model"]["0.weight"])
+    assert torch.equal(
+        checkpoint.read(run.last)["model"]["0.weight"], checkpoint.read(whole_toy.last)["model"]["0.weight"]
+    )
 
 
 def test_a_stop_that_cannot_save_is_a_crash_that_says_so(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,7 +487,9 @@ def test_a_row_that_cannot_be_read_is_left_out_and_said_once(run: RunDir, capsys
 
 def test_more_unreadable_rows_than_allowed_end_the_session_naming_one(run: RunDir) -> None:
     fit = toy_fit(run, recipe=Unreadable({3, 7, 9}), max_bad_rows=2)
-    with pytest.raises(DataError, match=r"3 rows could not be read, more than train.max_bad_rows \(2\); the last: point \d: it is gone"):
+    with pytest.raises(
+        DataError, match=r"3 rows could not be read, more than train.max_bad_rows \(2\); the last: point \d: it is gone"
+    ):
         fit.run()
 
 
@@ -488,3 +498,9 @@ def test_a_batch_of_which_nothing_could_be_read_is_passed_over(run: RunDir) -> N
     fit = toy_fit(run, recipe=Unreadable(rows), max_bad_rows=4, session=Session(run, "s", until_step=2))
     fit.run()
     assert (fit.state.place.consumed, fit.state.place.batch) == (3, 3)
+
+
+def test_an_epoch_that_ends_with_a_skipped_batch_still_leaves_a_candidate(run: RunDir) -> None:
+    """The tenth batch, the last of epoch 2, is bad: nine updates, a step without validation."""
+    broken_fit(run, {10}, emit=lambda event: None).run()
+    assert run.step_file(9).is_file()

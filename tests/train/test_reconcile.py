@@ -51,7 +51,14 @@ def test_nothing_changed_changes_nothing(point: Point) -> None:
         (DONE, 1000 + 200, False),
         (Point(step=1000, planned=1000, epoch=10, batch=30), 1000 + 200, True),
     ],
-    ids=["in an epoch", "at its edge", "before the first step", "in the last epoch", "finished", "finished in an epoch"],
+    ids=[
+        "in an epoch",
+        "at its edge",
+        "before the first step",
+        "in the last epoch",
+        "finished",
+        "finished in an epoch",
+    ],
 )
 def test_new_training_data_begins_the_next_epoch_and_warms_up(point: Point, planned: int, new_epoch: bool) -> None:
     decision = reconcile(BASIS, NEW_DATA, point, "+1,204 -3 ~17 clips")
@@ -72,7 +79,9 @@ def test_a_finished_run_goes_on_for_a_part_of_its_length_and_at_least_one_epoch(
 def test_a_finished_run_may_take_no_step_on_new_data_and_says_so() -> None:
     decision = reconcile(BASIS, replace(NEW_DATA, after_change=0), DONE, "+1 -0 ~0 clips")
     assert (decision.planned, decision.rewarm) == (1000, None)
-    assert decision.notes == ("data changed: +1 -0 ~0 clips; train.after_change is 0: the finished run takes no step on it",)
+    assert decision.notes == (
+        "data changed: +1 -0 ~0 clips; train.after_change is 0: the finished run takes no step on it",
+    )
 
 
 def test_new_data_in_the_last_epoch_with_no_further_steps_wanted_finishes_with_a_message() -> None:

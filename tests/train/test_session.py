@@ -111,7 +111,9 @@ def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> N
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", " ", "h", "2h30", "30m2h", "-1", "1e3", "inf", "nan", "2 h", "2,5", "0", "0m", "0h0m0s"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "h", "2h30", "30m2h", "-1", "1e3", "inf", "nan", "2 h", "2,5", "0", "0m", "0h0m0s"]
+)
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"stop-after: .* is no (duration|time at all)"):
         parse_duration(text)

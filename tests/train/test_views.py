@@ -15,10 +15,12 @@ from core.status import Status
 from train.plots import draw, series
 from train.views import COLUMNS, LogCsv, Plots, StatusFile, read_log
 
-STARTED = Started(step=0, planned=100, epoch=1, epochs=2.0, steps_per_epoch=50, session="s", frontend="shell", device="cpu")
+STARTED = Started(
+    step=0, planned=100, epoch=1, epochs=2.0, steps_per_epoch=50, session="s", frontend="shell", device="cpu"
+)
 TRAINED = Trained(
-    step=10, planned=100, epoch=1, loss=2.34567, lr=0.000123456, grad_norm=1.23456, units_seen=7200.4, elapsed_seconds=90.0,
-    units_per_second=123.6, gpu_peak_bytes=int(1.5 * 2**30), skipped=0, eta_seconds=60.0,
+    step=10, planned=100, epoch=1, loss=2.34567, lr=0.000123456, grad_norm=1.23456, units_seen=7200.4,
+    elapsed_seconds=90.0, units_per_second=123.6, gpu_peak_bytes=int(1.5 * 2**30), skipped=0, eta_seconds=60.0,
 )  # fmt: skip
 EVALUATED = Evaluated(
     step=20, epoch=1, main=0.123456, is_best=True, elapsed_seconds=150.0, units_seen=9000.0, valid_id="v",

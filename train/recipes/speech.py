@@ -168,10 +168,10 @@ def tap_layers(config: SpeechRun) -> tuple[int, ...]:
 
 def feature_statistics(rows: Sequence[Row], clips: Clips) -> tuple[Tensor, Tensor]:
     """Mean and deviation of each filter (80) over the frames of at most 400 clips taken evenly along the manifest."""
-    step = max(1, len(rows) // STATISTICS_CLIPS)
+    taken = min(len(rows), STATISTICS_CLIPS)
     front_end = FrontEnd()
     count, total, squares = 0, torch.zeros(80, dtype=torch.float64), torch.zeros(80, dtype=torch.float64)
-    for row in list(range(0, len(rows), step))[:STATISTICS_CLIPS]:
+    for row in (i * len(rows) // taken for i in range(taken)):
         samples = torch.from_numpy(clips.plain(row).samples)
         features, frames_N = front_end(samples[None], torch.tensor([len(samples)]))
         own = features[0, : int(frames_N[0])].double()
@@ -196,6 +196,7 @@ class Built:
     model_facts: dict[str, Any]
     facts: dict[str, Any]
     clean_batches: int
+    ramp_batches: int
     lines: tuple[str, ...]
     start: Callable[[], None]
 
@@ -230,6 +231,7 @@ def build(config: SpeechRun, prepared: Prepared, root: Path, device: torch.devic
         model_facts={"model_config": config.model.model_dump(mode="json"), "vocab": list(vocabulary.symbols)},
         facts=_facts(config, prepared, rows, model),
         clean_batches=config.train.warmup_steps if clean is None else clean,
+        ramp_batches=config.augment.ramp_steps,
         lines=_lines(config, prepared, rows, left_out, model, clips),
         start=start,
     )

@@ -49,14 +49,14 @@ class SpeechBatch:
     def to(self, device: torch.device) -> SpeechBatch:
         if device.type == "cpu":
             return self
-        moved = {
+        moved: dict[str, Any] = {
             name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
             for name, value in vars(self).items()
         }
         return SpeechBatch(**moved)
 
     def pin_memory(self) -> SpeechBatch:
-        pinned = {name: v.pin_memory() if isinstance(v, Tensor) else v for name, v in vars(self).items()}
+        pinned: dict[str, Any] = {name: v.pin_memory() if isinstance(v, Tensor) else v for name, v in vars(self).items()}
         return SpeechBatch(**pinned)
 
     def describe(self) -> str:
@@ -101,7 +101,8 @@ class Clips:
         self._config = config
         self._ids = [tuple(vocabulary.encode(row.text)) for row in rows]
         # by content: an epoch is the same whatever order the manifest has
-        self._order = np.array(sorted(range(len(rows)), key=lambda i: (rows[i].id, rows[i].riwaya or "")), dtype=np.int64)
+        by_content = sorted(range(len(rows)), key=lambda i: (rows[i].id, rows[i].riwaya or ""))
+        self._order = np.array(by_content, dtype=np.int64)
         self._durations = np.array([row.duration for row in rows], dtype=np.float64)
         self._ordinary = np.array([row.group == "ordinary" for row in rows], dtype=bool)
         self._warsh = np.array([row.riwaya == "warsh" for row in rows], dtype=bool)
@@ -145,6 +146,8 @@ class Clips:
         if draw.clean:
             return example
         random = random_for(draw.seed, draw.epoch, self.rows[row].id, draw.repeat)
+        if random.random() >= draw.share:
+            return example
         samples = augmented(example.samples, self._config.augment, random)
         time, filters = masks(frames(len(samples)), FILTERS, self._config.spec_augment, random)
         return Example(row, samples, example.ids, example.seconds, time, filters)

@@ -111,10 +111,22 @@ def test_noise_lies_below_the_voice_by_what_was_asked(snr: float) -> None:
         assert level_db(clean) - level_db(noise) == pytest.approx(snr, abs=0.3)
 
 
+def test_noise_of_every_colour_lies_where_a_voice_does() -> None:
+    clean = tone(440, level=0.1)
+    shares = []
+    for seed in range(30):
+        noise = augmented(clean, alone(noise_share=1.0, noise_snr_db=(0.0, 0.0)), random_for(seed)) - clean
+        power = np.square(np.abs(np.fft.rfft(noise)))
+        shares.append(power[20:].sum() / power.sum())
+    assert min(shares) > 0.5
+
+
 def test_a_phone_lets_a_voice_through_and_little_above_or_below_it() -> None:
     phone = alone(band_share=1.0)
     for seed in range(5):
-        passed = {hz: level_db(augmented(tone(hz), phone, random_for(seed))) - level_db(tone(hz)) for hz in (60, 1000, 7500)}
+        passed = {
+            hz: level_db(augmented(tone(hz), phone, random_for(seed))) - level_db(tone(hz)) for hz in (60, 1000, 7500)
+        }
         assert passed[1000] > -1.5
         assert passed[60] < -6
         assert passed[7500] < -6
@@ -153,8 +165,8 @@ def test_an_effect_comes_to_its_share_of_the_clips(share: str) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.integers(0, 500), st.integers(0, 10), st.integers(0, 120), st.floats(0, 1), st.integers(0, 4), st.integers(0, 80),
-    st.integers(0, 1000),
+    st.integers(0, 500), st.integers(0, 10), st.integers(0, 120), st.floats(0, 1), st.integers(0, 4),
+    st.integers(0, 80), st.integers(0, 1000),
 )  # fmt: skip
 def test_masks_lie_inside_the_clip_and_hide_at_most_their_share(
     frames: int, count: int, width: int, share: float, bands: int, band_width: int, seed: int

@@ -100,7 +100,9 @@ def example(samples: int, ids: tuple[int, ...], *, masked: bool = False) -> Exam
     frames = (samples + 80) // 160
     time, filters = np.zeros(frames, bool), np.zeros(80, bool)
     time[: frames // 2], filters[7] = True, True
-    return Example(samples, np.full(samples, 0.5, np.float32), ids, samples / 16_000, *((time, filters) if masked else ()))
+    return Example(
+        samples, np.full(samples, 0.5, np.float32), ids, samples / 16_000, *((time, filters) if masked else ())
+    )
 
 
 def test_clips_of_different_lengths_are_padded_at_their_ends() -> None:

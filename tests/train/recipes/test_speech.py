@@ -1,0 +1,220 @@
+"""The loss that is trained, the one that is shown, and a validation that can be cut short."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from core.config import ConfigError
+from core.manifest import Row
+from core.speech.config import SpeechRun
+from core.speech.features import FrontEnd, frames
+from core.speech.text import TEXT_MODES, Vocabulary
+from tests.train.conftest import CPU, WORDS, publish_rows, tiny_config, tone_rows
+from train.recipe import Draw
+from train.recipes import builder
+from train.recipes.speech import MIN_VARIANCE, STATISTICS_CLIPS, Built, feature_statistics, fixed_batches, tap_layers
+from train.recipes.speech_data import Example
+
+VOCABULARY = Vocabulary.of(TEXT_MODES["plain"], WORDS)
+STILL = {"dropout": 0.0}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("speech")
+
+
+@pytest.fixture(scope="module")
+def rows(root: Path) -> list[Row]:
+    return tone_rows(root, range(12))
+
+
+def built(root: Path, rows: list[Row], config: SpeechRun) -> Built:
+    from core.manifest import read_prepared
+    from core.run_dir import RunDir
+
+    run = RunDir(root, "tiny")
+    publish_rows(run, rows, rows[:7])
+    made = builder("speech")(config, read_prepared(run.manifests), root, CPU)
+    made.start()
+    return made
+
+
+def batch_of(made: Built, places: list[int], *, clean: bool = True) -> Any:
+    draw = Draw(seed=1, epoch=1, repeat=0, clean=clean)
+    return made.recipe.collate([made.recipe.encode(place, draw) for place in places])
+
+
+def test_the_loss_is_summed_over_the_batch_and_counted_in_letters(root: Path, rows: list[Row]) -> None:
+    made = built(root, rows, tiny_config(model=STILL, train={"inter_ctc_weight": 0.0}))
+    loss = made.recipe.loss(made.model, batch_of(made, [0, 1, 2]))
+    assert loss.count == sum(len(row.text) for row in rows[:3])
+    alone = [made.recipe.loss(made.model, batch_of(made, [place])) for place in (0, 1, 2)]
+    assert loss.sum.item() == pytest.approx(sum(one.sum.item() for one in alone), rel=1e-4)
+    assert torch.equal(loss.sum.detach(), loss.shown)
+    assert not loss.shown.requires_grad
+    features, frames_N = FrontEnd()(*(lambda b: (b.audio_NS, b.samples_N))(batch_of(made, [0])))
+    log_probs, out_N = made.model(features, frames_N)
+    ids = torch.tensor([VOCABULARY.encode(rows[0].text)])
+    by_hand = F.ctc_loss(log_probs.transpose(0, 1), ids, out_N, torch.tensor([ids.shape[1]]), reduction="sum")
+    assert alone[0].sum.item() == pytest.approx(by_hand.item(), rel=1e-5)
+
+
+def test_intermediate_losses_have_their_weight_and_are_not_shown(root: Path, rows: list[Row]) -> None:
+    def loss(weight: float, layers: list[int] | None = None) -> Any:
+        config = tiny_config(
+            model={**STILL, "blocks": 4}, train={"inter_ctc_weight": weight, "inter_ctc_layers": layers}
+        )
+        made = built(root, rows, config)
+        return made.recipe.loss(made.model, batch_of(made, [0, 1]))
+
+    final, half = loss(0.0), loss(0.5, [1, 3])
+    first, third = loss(0.5, [1]), loss(0.5, [3])
+    assert float(half.shown) == pytest.approx(final.sum.item(), rel=1e-5)
+    taps = [2 * one.sum.item() - final.sum.item() for one in (first, third)]
+    assert half.sum.item() == pytest.approx(0.5 * final.sum.item() + 0.5 * sum(taps) / 2, rel=1e-5)
+    assert len({round(value, 3) for value in (*taps, final.sum.item())}) == 3
+    # the middle one unless named
+    assert loss(0.5).sum.item() == pytest.approx(loss(0.5, [2]).sum.item())
+
+
+@pytest.mark.parametrize(
+    ("blocks", "named", "taps"), [(6, None, (3,)), (2, None, (1,)), (6, [1, 5], (1, 5)), (6, [], ())]
+)
+def test_the_middle_block_has_an_intermediate_loss_unless_others_are_named(
+    blocks: int, named: list[int] | None, taps: tuple[int, ...]
+) -> None:
+    assert tap_layers(tiny_config(model={"blocks": blocks}, train={"inter_ctc_layers": named})) == taps
+
+
+@pytest.mark.parametrize("named", [[0], [6], [3, 9]])
+def test_a_block_that_is_not_there_is_refused(named: list[int]) -> None:
+    config = tiny_config(model={"blocks": 6}, train={"inter_ctc_layers": named})
+    with pytest.raises(ConfigError, match=r"train.inter_ctc_layers: .*expected blocks from 1 to 5"):
+        tap_layers(config)
+
+
+def test_what_is_masked_has_no_say(root: Path, rows: list[Row]) -> None:
+    made = built(root, rows, tiny_config(model=STILL))
+
+    def loss(sound: np.ndarray, hidden: bool) -> float:
+        count = frames(len(sound))
+        masks = (np.full(count, hidden), np.zeros(80, bool))
+        return made.recipe.loss(made.model, made.recipe.collate([Example(0, sound, (3, 4), 1.0, *masks)])).sum.item()
+
+    quiet = np.zeros(8000, np.float32)
+    loud = np.random.default_rng(1).standard_normal(8000).astype(np.float32)
+    assert loss(quiet, True) == loss(loud, True)
+    assert loss(quiet, False) != loss(loud, False)
+
+
+def test_a_validation_hears_every_clip_in_the_order_of_the_manifest(root: Path, rows: list[Row]) -> None:
+    made = built(root, rows, tiny_config(train={"max_batch_clips": 2}))
+
+    def by_length(features: torch.Tensor, frames_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        # one frame, whose symbol tells how many frames the clip has
+        return F.one_hot(1 + frames_N % 10, 11)[:, None].float(), torch.ones_like(frames_N)
+
+    scores = made.recipe.evaluate(by_length, lambda: False)  # type: ignore[arg-type]
+    assert scores is not None
+    assert scores.heard == [VOCABULARY.decode([1 + frames(row.samples) % 10]).strip() for row in rows[:7]]
+    assert len(set(scores.heard)) > 3
+    assert scores.main == scores.details["cer"] > 0.5
+
+
+def test_a_validation_ends_between_two_batches_when_asked(root: Path, rows: list[Row]) -> None:
+    made = built(root, rows, tiny_config(train={"max_batch_clips": 2}))
+    asked: list[int] = []
+
+    def stopped() -> bool:
+        asked.append(1)
+        return len(asked) == 3
+
+    with torch.inference_mode():
+        assert made.recipe.evaluate(made.model, stopped) is None
+    assert len(asked) == 3
+
+
+def test_validation_batches_are_the_same_every_time_and_hold_each_clip_once(rows: list[Row]) -> None:
+    batches = fixed_batches(rows, 3.0, 512)
+    assert batches == fixed_batches(rows, 3.0, 512)
+    assert sorted(row for batch in batches for row in batch) == list(range(12))
+    assert len(batches) > 2
+
+
+def test_statistics_are_of_all_frames_and_of_clips_taken_evenly(root: Path, rows: list[Row]) -> None:
+    made = built(root, rows, tiny_config())
+    clips = made.recipe.source
+    mean, std = feature_statistics(rows, clips)
+    front_end = FrontEnd()
+    all_frames = []
+    for place in range(12):
+        samples = torch.from_numpy(clips.plain(place).samples)
+        all_frames.append(front_end(samples[None], torch.tensor([len(samples)]))[0][0])
+    together = torch.cat(all_frames).double()
+    assert torch.allclose(mean.double(), together.mean(0), atol=1e-4)
+    assert torch.allclose(std.double(), together.var(0, unbiased=False).clamp_min(MIN_VARIANCE).sqrt(), atol=1e-4)
+    asked: list[int] = []
+
+    class Recorded:
+        def plain(self, row: int) -> Any:
+            asked.append(row)
+            return clips.plain(row % 12)
+
+    feature_statistics([rows[0]] * 1000, Recorded())  # type: ignore[arg-type]
+    assert len(asked) == 400 and asked[0] == 0 and asked[-1] >= 997
+    assert {later - earlier for earlier, later in pairwise(asked)} == {2, 3}
+    assert len(asked) == STATISTICS_CLIPS
+
+
+def test_silence_has_a_deviation_too(rows: list[Row]) -> None:
+    class Silence:
+        def plain(self, row: int) -> Any:
+            return Example(row, np.zeros(1600, np.float32), (1,), 0.1)
+
+    _, std = feature_statistics(rows[:3], Silence())  # type: ignore[arg-type]
+    assert torch.allclose(std, torch.full((80,), MIN_VARIANCE**0.5))
+
+
+def test_decay_is_for_matrices_only(root: Path, rows: list[Row]) -> None:
+    made = built(root, rows, tiny_config(train={"weight_decay": 0.5}))
+    decayed, others = made.optimizer.param_groups
+    assert (decayed["weight_decay"], others["weight_decay"]) == (0.5, 0.0)
+    assert decayed["betas"] == (0.9, 0.98)
+    assert {p.ndim for p in others["params"]} == {1}
+    assert min(p.ndim for p in decayed["params"]) == 2
+    assert len(decayed["params"]) + len(others["params"]) == len(list(made.model.parameters()))
+
+
+def test_the_first_weights_are_a_function_of_the_seed(root: Path, rows: list[Row]) -> None:
+    def weights(seed: int) -> torch.Tensor:
+        torch.manual_seed(99 + seed)
+        return built(root, rows, tiny_config(train={"seed": seed})).model.head.weight
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
+
+
+@pytest.mark.parametrize(("named", "warmup", "clean"), [(None, 30, 30), (0, 30, 0), (7, 30, 7)])
+def test_the_clean_start_lasts_as_long_as_the_warm_up_unless_named(
+    root: Path, rows: list[Row], named: int | None, warmup: int, clean: int
+) -> None:
+    made = built(root, rows, tiny_config(train={"warmup_steps": warmup}, augment={"start_after_steps": named}))
+    assert made.clean_batches == clean
+
+
+def test_what_status_says_of_the_data_counts_only_what_is_used(root: Path, rows: list[Row]) -> None:
+    short = replace(rows[0], name="carla/1", reciter="carla", duration=0.1)
+    made = built(root, [short, *rows[1:]], tiny_config())
+    assert made.facts["train_clips"] == 11
+    assert made.facts["hours_by_reciter"].keys() == {"anna"}
+    assert made.facts["valid_clips"] == 7
+    assert any(line.startswith("1 clips left out") for line in made.lines)
