@@ -9,7 +9,7 @@ from cli.place import RUN, SET, open_run
 
 def prepare(
     run: str = RUN,
-    strict: bool = typer.Option(False, "--strict", help="Treat every warning of the audit as an error."),
+    strict: bool = typer.Option(False, "--strict", help="Publish nothing when something leaks between splits."),
     overrides: list[str] = SET,
 ) -> None:
     """Check recordings and write manifests.

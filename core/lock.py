@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from core.errors import BusyError
@@ -14,14 +15,21 @@ from core.run_dir import RunDir, read_json
 @contextmanager
 def hold(run: RunDir, *, wait_seconds: float = 0.0) -> Iterator[None]:
     """Hold the run's lock. Raises BusyError naming the owner if it is not free within ``wait_seconds``."""
+    with hold_file(run.lock, lambda: busy_message(run.name, read_json(run.owner)), wait_seconds=wait_seconds):
+        yield
+
+
+@contextmanager
+def hold_file(path: Path, busy: Callable[[], str], *, wait_seconds: float = 0.0) -> Iterator[None]:
+    """Hold any lock file. Raises BusyError with what ``busy`` says if it is not free within ``wait_seconds``."""
     from filelock import FileLock, Timeout
 
-    run.lock.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(run.lock)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
     try:
         lock.acquire(timeout=wait_seconds, poll_interval=0.1)
     except Timeout:
-        raise BusyError(busy_message(run.name, read_json(run.owner))) from None
+        raise BusyError(busy()) from None
     try:
         yield
     finally:

@@ -119,15 +119,15 @@ def sherpa_features() -> Gate:
             theirs, ours = SherpaRecogniser(folder, FLOAT_FILE), Recogniser(folder, FLOAT_FILE)
         except ModuleNotFoundError as error:
             return Gate(name, False, f"{error}; {NO_SHERPA}")
-        heard = _compared("a synthetic signal", signal(), ours, theirs, TIES[FLOAT_FILE])
+        heard = _compared("a test signal", signal(), ours, theirs, TIES[FLOAT_FILE])
     passed = heard.symbols > 0 and not heard.unexplained and heard.differ <= MOST_TIES * heard.symbols
-    return Gate(name, passed, f"{heard.differ} of {heard.symbols} loudest filters of a synthetic signal differ")
+    return Gate(name, passed, f"{heard.differ} of {heard.symbols} loudest filters of a test signal differ")
 
 
 def sherpa_agrees(folder: Path, file: str, rows: Sequence[Row], root: Path) -> Gate:
     """sherpa-onnx, with features of its own, hears the symbols our decoder hears on the same wav files, but for ties.
 
-    Besides clips from all over ``rows`` (of long ones the first minute) both hear a synthetic signal.
+    Besides clips from all over ``rows`` (of long ones the first minute) both hear a test signal.
     """
     name = f"sherpa-onnx on {file}"
     try:
@@ -138,7 +138,7 @@ def sherpa_agrees(folder: Path, file: str, rows: Sequence[Row], root: Path) -> G
         wav = Path(place) / "clip.wav"
         sounds = ((row.name, _through_wav(wav, audio.load(row, root))) for row in evenly(rows, SHERPA_CLIPS))
         heard = [_compared(which, samples, ours, theirs, TIES[file]) for which, samples in sounds]
-        heard.append(_compared("the synthetic signal", _through_wav(wav, signal()), ours, theirs, TIES[file]))
+        heard.append(_compared("the test signal", _through_wav(wav, signal()), ours, theirs, TIES[file]))
     return _judged(name, heard)
 
 
@@ -172,7 +172,7 @@ def _judged(name: str, heard: Sequence[_Heard]) -> Gate:
     unlike = [one for one in heard if one.unexplained]
     clips = len(heard) - 1
     detail = [
-        f"{differ:,} of {symbols:,} symbols differ on {clips} clip{'' if clips == 1 else 's'} and a synthetic signal"
+        f"{differ:,} of {symbols:,} symbols differ on {clips} clip{'' if clips == 1 else 's'} and a test signal"
         + (f" (near-ties may change {allowed:,})" if differ else "")
     ]
     if not symbols:

@@ -48,6 +48,13 @@ def summary(
             reason: {"count": len(names), "examples": names[:_EXAMPLES]} for reason, names in by_reason(dropped).items()
         },
         "left_out": {"unseen_verse": splits.left_out},
+        # the next preparation reads this: who was placed once stays
+        "split": {
+            "named": sorted(splits.named),
+            "by_recording": sorted(splits.by_recording),
+            "moved": dict(sorted(splits.moved.items())),
+            "could_train": splits.could_train,
+        },
         "synthetic": "sample" in kinds,
     }
 
@@ -70,6 +77,7 @@ def audit_text(meta: dict[str, Any], splits: Splits, leaks: Sequence[Leak]) -> s
         [f"# Data of {meta['run']}"],
         [SYNTHETIC] if meta["synthetic"] else [],
         _table(("split", "clips", "hours"), [(s, f"{meta['clips'][s]:,}", _h(meta["hours"][s])) for s in SPLITS]),
+        [f"**{moved_sentence(what, split)}**" for what, split in splits.moved.items()],
         [*splits.notes, *_left_out(meta["left_out"]["unseen_verse"])],
         ["## Kept and dropped"],
         _table(
@@ -90,6 +98,14 @@ def audit_text(meta: dict[str, Any], splits: Splits, leaks: Sequence[Leak]) -> s
         _leak_lines(leaks),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def moved_sentence(what: str, split: str) -> str:
+    """A reader or recording that is held out although it was in train before, for a person."""
+    return (
+        f"Warning: {what} was in train before and is in {split} now. A run that was trained meanwhile knows it, and "
+        "its scores flatter until `layl reset` begins it anew."
+    )
 
 
 def _h(hours: float) -> str:

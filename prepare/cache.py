@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from core.pack import SUFFIX
-from core.run_dir import read_json, replacing, write_json
+from core.run_dir import TEMPORARY, read_json, replacing, write_json
 from prepare.clip import Clip, Rejected
 
 #: Part of every key: a release that decodes or composes differently counts it up, and old memories mean nothing.
 VERSION = 1
+_ABANDONED_SECONDS = 24 * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ class FileFact:
 
 
 class Files:
-    """The facts of one source's files: a JSON line each, appended as they come, so that a kill loses little."""
+    """The facts of files, by path: a JSON line each, appended as they come, so that a kill loses little."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -104,6 +106,7 @@ class Cache:
         write_json(self.folder / "runs" / f"{name}.json", record)
 
     def files(self, source: str) -> Files:
+        """Facts of all files that sources of a kind read, whichever manifest and run names them."""
         return Files(self.folder / "files" / f"v{VERSION}-{source}.jsonl")
 
     def shard(self, fingerprint: str) -> list[Heard | Rejected] | None:
@@ -130,6 +133,17 @@ class Cache:
             return (self.packs / name).stat().st_size
         except OSError:
             return -1
+
+    def sweep_packs(self, now: float) -> None:
+        """Remove what killed writers left among the packs a day before ``now`` (seconds since 1970) or earlier.
+
+        Packs are shared and only runs are locked: a younger one may be another run's that is being written.
+        """
+        for path in self.packs.glob(f".*{TEMPORARY}"):
+            # the other run renames and removes its own while we look
+            with suppress(FileNotFoundError):
+                if path.lstat().st_mtime < now - _ABANDONED_SECONDS:
+                    path.unlink()
 
     def _shard_file(self, fingerprint: str) -> Path:
         return self.folder / "shards" / f"v{VERSION}-{fingerprint}.json"

@@ -85,8 +85,7 @@ class Gatherer:
         return pack.relative_to(self.root).as_posix()
 
     def _from_files(self, clips: list[Clip], name: str) -> Iterator[Heard | Rejected]:
-        key = hashlib.sha256(f"{name}\0{clips[0].audio}".encode()).hexdigest()[:16]
-        files = self.cache.files(f"{name.replace(':', '-')}-{key}")
+        files = self.cache.files(name.replace(":", "-"))
         decoded = _Decoder(self, files, name).decode(sorted(clips, key=lambda clip: clip.name))
         yield from self._packed(decoded, files) if self.pack else self._left_as_files(decoded, files)
         files.compact()

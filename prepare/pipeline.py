@@ -5,25 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from core.errors import BusyError, DataError
-from core.manifest import SPLITS, manifest_text, publish, read_meta
+from core.errors import DataError
+from core.lock import hold_file
+from core.manifest import SPLITS, Row, manifest_text, parse_manifest, publish, read_meta
 from core.run_dir import RunDir, remove_temporary
 from core.speech.config import SpeechRun
 from core.speech.text import TEXT_MODES, Vocabulary
-from prepare.audit import audit_text, leak_sentence, summary
+from prepare.audit import audit_text, leak_sentence, moved_sentence, summary
 from prepare.cache import VERSION, Cache, pack_name
 from prepare.checks import Judged, by_reason, judge, refuse_bad_source
 from prepare.clip import SourceReader
 from prepare.sources import SOURCES
-from prepare.splits import Leak, Splits, assign, leaks
+from prepare.splits import Before, Leak, Splits, assign, leaks
 
 #: fields of ``data`` that say how rows are used in training; the manifests do not depend on them
+#: Part of every key: counts up when the same clips would be judged or split differently.
+_RULES = 2
 _FOR_TRAINING = {"ordinary_share", "warsh_weight", "repeat_cap"}
 
 
@@ -41,22 +42,9 @@ def prepare(
     core unless said otherwise; the result does not depend on it. Raises DataError for sources that cannot be used
     (what was published before stays) and BusyError while another process prepares the same run.
     """
-    with _locked(run):
+    busy = f"{run.name} is being prepared by another process; wait for it and try again"
+    with hold_file(run.prepare_lock, lambda: busy):
         return _Preparation(run, config, strict, report, workers or os.cpu_count() or 1).meta()
-
-
-@contextmanager
-def _locked(run: RunDir) -> Iterator[None]:
-    run.prepare_lock.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(run.prepare_lock)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise BusyError(f"{run.name} is being prepared by another process; wait for it and try again") from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 class _Preparation:
@@ -82,6 +70,7 @@ class _Preparation:
         if meta is None:
             return self._afresh(key)
         self._refuse_leaks([Leak(kind, what, tuple(splits)) for kind, what, splits in known["leaks"]])
+        self._warn(meta["split"]["moved"])
         self.report(f"{self.run.name}: unchanged, {_counts(meta)}")
         return meta
 
@@ -89,6 +78,7 @@ class _Preparation:
         data = self.config.data.model_dump(mode="json", exclude=_FOR_TRAINING)
         facts = [
             VERSION,
+            _RULES,
             self.run.name,
             data,
             self.config.augment.speed[1],
@@ -104,25 +94,47 @@ class _Preparation:
         return self.run.tokens.read_text(encoding="utf-8")
 
     def _afresh(self, key: str) -> dict[str, Any]:
-        for folder in (self.run.manifests, self.run.packs):
-            remove_temporary(folder)
+        remove_temporary(self.run.manifests)
+        self.cache.sweep_packs(time.time())
         judged = self._judged()
         mode = TEXT_MODES[self.config.data.text]
-        splits = assign(judged.kept, self.config.data.split, mode)
+        splits = assign(judged.kept, self.config.data.split, mode, self._before())
         self._check_splits(splits)
-        found = leaks(splits.rows, {each.row.id for each in judged.kept if each.split is not None}, mode)
+        dictated = {each.row.id for each in judged.kept if each.split is not None}
+        found = leaks(splits.rows, dictated, mode, splits.by_recording)
         self._refuse_leaks(found)
         meta = self._publish(judged, splits, found)
         rows = [row for split in SPLITS for row in splits.rows[split]]
         packs = {pack_name(row.audio) for row in rows if row.offset is not None}
         record = {
             "key": key,
+            "files": meta["files"],
             "packs": {name: self.cache.pack_bytes(name) for name in sorted(packs)},
             "leaks": [[leak.kind, leak.what, list(leak.splits)] for leak in found],
         }
         self.cache.keep_run(self.run.name, record)
         self.report(f"{self.run.name}: published, {_counts(meta)}")
         return meta
+
+    def _before(self) -> Before:
+        """Who stands where in what is published. Of a torn publication whatever can be read counts: better a reader
+        too many who stays than one who was trained on and tests."""
+        meta = read_meta(self.run.manifests)
+        torn = f"{self.run.manifests.relative_to(self.run.root)} is not as it was published (killed, or edited)"
+        if meta is None:
+            if any(self.run.manifests.glob("*.jsonl")):
+                self.report(f"{torn}: who is held out is decided afresh")
+            return Before()
+        if not _is_intact(self.run, meta):
+            self.report(f"{torn}: who was trained on is taken from what can still be read of it")
+        rows: dict[str, tuple[Row, ...]] = {}
+        for split in SPLITS:
+            path = self.run.manifests / f"{split}.jsonl"
+            try:
+                rows[split] = parse_manifest(path.read_bytes().decode(), str(path))
+            except (OSError, UnicodeDecodeError, DataError):
+                continue
+        return Before.of(rows, meta.get("split", {}))
 
     def _judged(self) -> Judged:
         from prepare.gather import Gatherer
@@ -150,8 +162,13 @@ class _Preparation:
             )
         for note in splits.notes:
             self.report(note)
+        self._warn(splits.moved)
         if not splits.rows["valid"]:
             self.report("valid is empty, and training needs it: name a reader in data.split.valid or raise valid_share")
+
+    def _warn(self, moved: Mapping[str, str]) -> None:
+        for what, split in moved.items():
+            self.report(moved_sentence(what, split))
 
     def _refuse_leaks(self, found: Sequence[Leak]) -> None:
         if not found:
@@ -175,16 +192,23 @@ class _Preparation:
 def _published(run: RunDir, known: dict[str, Any], key: str, cache: Cache) -> dict[str, Any] | None:
     """The meta file, if this very preparation was published and nothing of it is missing or altered."""
     meta = read_meta(run.manifests)
-    if known.get("key") != key or meta is None or not cache.has(known.get("packs", {})):
+    if meta is None or known.get("key") != key or known.get("files") != meta.get("files"):
         return None
+    return meta if cache.has(known["packs"]) and _is_intact(run, meta) else None
+
+
+def _is_intact(run: RunDir, meta: dict[str, Any] | None) -> bool:
+    """Whether every published file is what the meta file says."""
+    if meta is None:
+        return False
     for name, digest in meta.get("files", {}).items():
         try:
             data = (run.manifests / name).read_bytes()
         except OSError:
-            return None
+            return False
         if hashlib.sha256(data).hexdigest() != digest:
-            return None
-    return meta
+            return False
+    return True
 
 
 def _counts(meta: dict[str, Any]) -> str:

@@ -39,6 +39,7 @@ from train.views import LogCsv, Plots, StatusFile
 
 #: A run that trained less than this is put aside without asking when the configuration does not fit it any more.
 SMALL_LOSS_SECONDS = 600.0
+NO_GPU = "; no GPU is used: right for preset demo, many nights for 16m and 33m"
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,9 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
     heard = Heard(run, built.valid_rows, identity.valid_id)
     heard.begin(state.progress.step)
     facts = {**built.facts, "data_id": identity.data_id}
-    emit(_started(state, session, frontend, device_words(device, precision), notes + list(built.lines), facts))
+    where = device_words(device, precision)
+    said = [*notes, *built.lines, f"on {where}" + ("" if device.type != "cpu" else NO_GPU)]
+    emit(_started(state, session, frontend, where, said, facts))
     if saved is not None and saved.decision.rewarm:
         emit(Rewarmed(step=state.progress.step, reason=saved.decision.rewarm))
     fit = Fit(

@@ -63,7 +63,7 @@ def test_tokens_of_another_model_are_refused(exported: Path, tmp_path: Path) -> 
     shutil.copytree(exported, tmp_path / "m")
     tokens = Vocabulary(VOCABULARY.symbols[:-1]).tokens_text()
     (tmp_path / "m" / "tokens.txt").write_text(tokens, encoding="utf-8")
-    with pytest.raises(CheckpointError, match="writes 37 symbols, tokens.txt has 36"):
+    with pytest.raises(CheckpointError, match=r"writes 37 symbols, tokens\.txt has 36"):
         Recogniser(tmp_path / "m")
 
 

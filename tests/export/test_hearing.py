@@ -41,7 +41,7 @@ def test_a_clip_of_over_a_minute_is_scored_in_the_pieces_a_client_hears(tmp_path
     [heard] = heard_by_file(recogniser, [row], tmp_path)
     # three pieces with two seconds of each neighbour, none longer than thirty seconds of its own
     assert len(cut) >= 3 and max(cut) <= 3400 and sum(cut) > 6200
-    assert heard == recogniser.transcribe(audio.load(row, tmp_path)) and len(heard) > 100
+    assert heard == recogniser.transcribe(audio.load(row, tmp_path)) and len(heard) > 10
 
 
 def test_batches_hold_every_row_once_under_their_budget(rows, tmp_path) -> None:

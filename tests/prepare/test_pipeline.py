@@ -8,6 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +22,7 @@ from filelock import FileLock
 from core.config import build
 from core.errors import BusyError, DataError
 from core.manifest import Row, read_prepared
-from core.run_dir import RunDir
+from core.run_dir import TEMPORARY, RunDir
 from core.speech.audio import decode, digest, load
 from core.speech.config import SpeechRun
 from prepare import gather
@@ -224,6 +226,24 @@ def test_only_a_changed_file_is_decoded_again_and_the_result_is_that_of_a_fresh_
     assert files_of(RunDir(tmp_path, "mine").manifests) == incremental
 
 
+def test_a_new_first_line_in_a_manifest_decodes_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus(tmp_path)
+    prepared(tmp_path)
+    heard: list[str] = []
+    hear = gather._hear
+    monkeypatch.setattr(gather, "_hear", lambda path, keep: (heard.append(path), hear(path, keep))[1])
+    manifest = tmp_path / "data/raw/m.jsonl"
+    (tmp_path / "data/raw/new.wav").write_bytes(encoded(noise(77)))
+    row = json.dumps({"audio": "new.wav", "text": "one two", "reciter": "r0"})
+    manifest.write_text(f"{row}\n{manifest.read_text()}")
+    prepared(tmp_path)
+    manifest.rename(tmp_path / "data/raw/renamed.jsonl")
+    prepared(tmp_path, name="other", sources=[{"kind": "nemo", "manifest": "data/raw/renamed.jsonl"}])
+
+    assert [Path(path).name for path in heard] == ["new.wav"]
+    assert len(rows_of(tmp_path)) == len(rows_of(tmp_path, "other")) == 13
+
+
 def test_a_touched_file_changes_no_byte_of_what_is_published(tmp_path: Path) -> None:
     corpus(tmp_path)
     prepared(tmp_path)
@@ -333,6 +353,106 @@ def test_letters_that_a_begun_run_does_not_know_are_dropped_and_counted(tmp_path
     assert begun.meta["dropped"] == {"outside_vocabulary": {"count": 1, "examples": ["004.wav"]}}
     assert begun.tokens.encode() == tokens
     assert read_prepared(run.manifests).meta["dropped"] == {} and "x" in read_prepared(run.manifests).tokens
+
+
+def test_a_pack_that_another_run_is_writing_is_left_alone_and_an_abandoned_one_swept(tmp_path: Path) -> None:
+    corpus(tmp_path)
+    packs = RunDir(tmp_path, "mine").packs
+    packs.mkdir(parents=True)
+    fresh, old = packs / f".a.pcm16.1{TEMPORARY}", packs / f".b.pcm16.2{TEMPORARY}"
+    for path in (fresh, old):
+        path.write_bytes(b"half a pack")
+    two_days_ago = time.time() - 2 * 24 * 3600
+    os.utime(old, (two_days_ago, two_days_ago))
+    prepared(tmp_path, pack=True)
+
+    assert fresh.is_file() and not old.exists()
+
+
+def spoken_by(project: Path, *speakers: str, clips: int = 6) -> None:
+    """Everybody's clips in a manifest; a second and a half each."""
+    names = [(f"{speaker}{i:02}.wav", speaker) for speaker in speakers for i in range(clips)]
+    rows = [{"audio": name, "text": "one two", "speaker": speaker} for name, speaker in names]
+    sounds = {name: encoded(noise(zlib.crc32(name.encode()))) for name, _ in names}
+    write_corpus(project / "data/raw", rows, sounds)
+
+
+def places_of(project: Path) -> dict[str, str]:
+    splits = read_prepared(RunDir(project, "mine").manifests).splits
+    return {row.name: split for split, manifest in splits.items() for row in manifest.rows}
+
+
+def test_one_speaker_is_split_by_recording_and_report_and_audit_say_so(tmp_path: Path) -> None:
+    spoken_by(tmp_path, "anna", clips=12)
+    said = prepared(tmp_path, strict=True, split={})
+    splits = read_prepared(RunDir(tmp_path, "mine").manifests).splits
+    audit = (RunDir(tmp_path, "mine").manifests / "audit.md").read_text()
+
+    assert all(splits[split].rows for split in ("train", "valid", "test"))
+    for text in (audit, "\n".join(said)):
+        assert "Readers are too few to hold one out: recordings are (anna)." in text
+
+
+def test_speakers_who_join_move_nobody_and_preparing_that_again_changes_no_byte(tmp_path: Path) -> None:
+    spoken_by(tmp_path, "anna", clips=12)
+    prepared(tmp_path, split={})
+    before = places_of(tmp_path)
+    spoken_by(tmp_path, "anna", "bob", "cem", "dan", clips=12)
+    prepared(tmp_path, split={})
+    published = files_of(RunDir(tmp_path, "mine").manifests)
+    after = places_of(tmp_path)
+    shutil.rmtree(tmp_path / "data/cache")
+    prepared(tmp_path, split={})
+
+    assert after.items() > before.items()
+    assert files_of(RunDir(tmp_path, "mine").manifests) == published
+
+
+def test_a_trained_reader_who_has_to_validate_is_named_loudly_every_time(tmp_path: Path) -> None:
+    quiet = {"valid_share": 0.0001, "test_share": 0.0001}
+    spoken_by(tmp_path, "anna", "bob", "cem", "dan", "eve")
+    prepared(tmp_path, split=quiet)
+    places = places_of(tmp_path)
+    left = [who for who in ("anna", "bob", "cem", "dan", "eve") if places[f"{who}00.wav"] == "train"]
+    spoken_by(tmp_path, *left)
+    run = RunDir(tmp_path, "mine")
+
+    for expected in ("published", "unchanged"):
+        said = prepared(tmp_path, split=quiet)
+        assert said.has(expected) and said.has("was in train before and is in valid now")
+    assert "**Warning: reader" in (run.manifests / "audit.md").read_text()
+    published = files_of(run.manifests)
+    shutil.rmtree(run.prepare_cache)
+    prepared(tmp_path, split=quiet)
+    assert files_of(run.manifests) == published
+
+
+def test_a_torn_publication_still_tells_who_was_trained_on(tmp_path: Path) -> None:
+    spoken_by(tmp_path, "anna", "bob", "cem", "dan")
+    prepared(tmp_path, split={"valid": ["bob"], "test": ["cem"]})
+    run = RunDir(tmp_path, "mine")
+    (run.manifests / "audit.md").write_text("cut off")
+    (run.manifests / "valid.jsonl").write_text('{"id"')
+    said = prepared(tmp_path, split={"valid": ["bob"], "test_share": 0.9})
+    places = places_of(tmp_path)
+
+    assert said.has("data/manifests/mine is not as it was published")
+    assert [places[f"{who}00.wav"] for who in ("anna", "bob", "cem", "dan")] == ["train", "valid", "test", "train"]
+    (run.manifests / "manifest.meta.json").unlink()
+    assert prepared(tmp_path, split={"valid": ["bob"], "test": ["cem"]}).has("decided afresh")
+
+
+def test_another_publication_put_in_place_of_ours_is_not_taken_for_it(tmp_path: Path) -> None:
+    run = RunDir(tmp_path, "mine")
+    corpus(tmp_path)
+    prepared(tmp_path, split={"valid": ["r3"], "test": ["r0"]})
+    shutil.copytree(run.manifests, tmp_path / "kept")
+    prepared(tmp_path)
+    ours = places_of(tmp_path)
+    shutil.rmtree(run.manifests)
+    shutil.copytree(tmp_path / "kept", run.manifests)
+
+    assert prepared(tmp_path).has("published") and places_of(tmp_path) == ours
 
 
 def test_a_run_is_prepared_by_one_process_at_a_time(tmp_path: Path) -> None:

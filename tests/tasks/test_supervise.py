@@ -117,6 +117,11 @@ def test_the_child_finds_this_checkout_from_any_folder(tmp_path):
     assert trainer_environment({})["PYTHONPATH"] == str(CHECKOUT)
 
 
+def test_the_trainer_leaves_the_machine_to_others_unless_told_otherwise():
+    assert trainer_environment({})["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert trainer_environment({"OMP_WAIT_POLICY": "ACTIVE"})["OMP_WAIT_POLICY"] == "ACTIVE"
+
+
 def test_session_ids_sort_by_time():
     first, second = (new_session_id(datetime(2025, 6, day, 23, 0), "aa") for day in (9, 10))
     assert first == "20250609-230000-aa" and first < second

@@ -434,15 +434,21 @@ def test_a_finished_run_that_cannot_be_saved_is_no_finished_run(run: RunDir, mon
     assert not any(isinstance(event, Finished) for event in events)
 
 
-def test_the_first_line_of_a_session_counts_its_own_steps_alone(run: RunDir) -> None:
+def test_speed_and_time_to_go_count_the_steps_of_this_session_alone(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     toy_session(run, until_step=3)
+    # every look at the clock takes a second, and a step looks once more when it ends
+    seconds = iter(range(10_000))
+    monkeypatch.setattr(train.loop, "perf_counter", lambda: float(next(seconds)))
     events: list[Event] = []
-    fit = toy_fit(run, emit=events.append, session=Session(run, "s", until_step=4))
-    fit.run()
-    line = next(event for event in events if isinstance(event, Trained))
-    # one step of four points since the session began; the loss is of both since the last line
-    assert line.units_per_second == pytest.approx(4 / fit._train_seconds)
-    assert line.eta_seconds == pytest.approx(fit._train_seconds * 8)
+    toy_fit(run, emit=events.append, session=Session(run, "s", until_step=6)).run()
+    trained = [event for event in events if isinstance(event, Trained)]
+    # step 4 has four points; 5, an epoch's last, has one, and 6 four
+    assert [(event.step, event.units_per_second, event.eta_seconds) for event in trained] == [
+        (4, 4.0, 8.0),
+        (6, 2.5, 6.0),
+    ]
 
 
 class Scored(ToyRecipe):
