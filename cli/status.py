@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from cli.words import duration, rate, steps, time_of_day
+from cli.words import SYNTHETIC, duration, rate, steps, time_of_day
 from core.run_dir import RunDir, read_json
 
 #: How an ended session is called once its process is gone; what was refused changed nothing.
@@ -143,7 +143,7 @@ def summary(facts: dict[str, Any]) -> str:
     if facts.get("loss") is not None:
         parts.append(f"loss {facts['loss']:.4f}")
     if facts.get("best_score") is not None:
-        parts.append(f"best {rate(facts['best_score'])}")
+        parts.append(f"best {rate(facts['best_score'])}{_kind(facts)}")
     if facts["active"] and facts.get("eta_h"):
         parts.append(f"{duration(facts['eta_h'] * 3600)} to go")
     return "  ".join(parts)
@@ -158,7 +158,7 @@ def describe(facts: dict[str, Any], now: float) -> str:
         ("step", _step(facts)),
         ("loss", _loss(facts)),
         ("speed", _speed(facts)),
-        ("best", facts.get("best_score") is not None and f"{rate(facts['best_score'])} at step {facts['best_step']:,}"),
+        ("best", _best(facts)),
         ("session", facts["owner"] and owner_line(facts["owner"]).removeprefix("session ")),
         ("pauses", facts["active"] and _pause(facts, now)),
         ("asked to", facts["stop_requested"]),
@@ -180,6 +180,16 @@ def _step(facts: dict[str, Any]) -> str:
     if facts.get("epochs"):
         text += f", epoch {facts.get('epoch')}/{facts['epochs']:g}"
     return text
+
+
+def _best(facts: dict[str, Any]) -> str:
+    if facts.get("best_score") is None:
+        return ""
+    return f"{rate(facts['best_score'])} at step {facts['best_step']:,}{_kind(facts)}"
+
+
+def _kind(facts: dict[str, Any]) -> str:
+    return SYNTHETIC if (facts["data"] or {}).get("synthetic") else ""
 
 
 def _loss(facts: dict[str, Any]) -> str:

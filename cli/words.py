@@ -5,6 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 
 
+#: Said wherever a score of the embedded sample is shown.
+SYNTHETIC = " (synthetic speech)"
+
+
 def duration(seconds: float) -> str:
     """``45 s``, ``12 m`` or ``3 h 12 m``."""
     whole = max(0, round(seconds))

@@ -61,8 +61,8 @@ class Before:
 class Splits:
     """Rows by split, rows left out because their verse is unseen_verse's, and what a person should know.
 
-    named: readers held out by name. by_recording: readers who stand in several splits on purpose. moved: ``reader ann`` or ``recording a/b`` -> the
-    split it is held out for although it was in train before.
+    named: readers held out by name. by_recording: readers who stand in several splits on purpose. moved: ``reader ann``
+    or ``recording a/b`` -> the split it is held out for although it was in train before.
     """
 
     rows: dict[str, tuple[Row, ...]]
@@ -168,7 +168,7 @@ class _Draft:
     def __init__(self, kept: Sequence[Kept], config: SplitSection, named: Mapping[str, str], before: Before) -> None:
         self.config, self.named, self.before = config, named, before
         self.free = [each.row for each in kept if each.split is None]
-        self.dictated = {each.split for each in kept if each.split is not None}
+        self.dictated: set[str] = {each.split for each in kept if each.split is not None}
         known = sorted({key for row in self.free if (key := reader_key(row))})
         holds_out = bool(config.valid_share or config.test_share)
         self.too_few = len(known) < _ENOUGH and not named and holds_out and "valid" not in self.dictated
@@ -194,44 +194,50 @@ class _Draft:
         return self.readers[key] if key in self.readers else self.recordings[recording_key(row)]
 
     def fill(self) -> list[str]:
-        """Give an empty valid or test the reader with the smallest hash, then the same among Warsh readers, then
-        recordings; returns what could not be done."""
-        warsh = [row for row in self.free if row.riwaya == "warsh"]
-        warsh_readers = {key for row in warsh if (key := reader_key(row)) in self.readers and key}
-        loose_warsh = {self.split(row) for row in warsh if reader_key(row) not in self.readers}
+        """Give an empty valid or test the reader with the smallest hash, else a recording, and then a Warsh reader.
+
+        Who was not in train before comes first, in every way. Returns what could not be done.
+        """
         notes = []
-        # valid first: training needs it
-        for split in ("valid", "test"):
-            others = self.dictated | set(self.recordings.values())
-            notes += self._fill("reader", self.readers, set(self.readers), split, others)
-        for split in ("valid", "test"):
-            notes += self._fill("Warsh reader", self.readers, warsh_readers, split, loose_warsh)
-        for split in ("valid", "test"):
-            others = self.dictated | set(self.readers.values())
-            notes += self._fill("recording", self.recordings, set(self.recordings), split, others)
+        for fresh_only in (True, False):
+            for what in ("reader", "recording", "Warsh reader"):
+                # valid first: training needs it
+                for split in ("valid", "test"):
+                    notes += self._fill(what, split, fresh_only)
         return notes
 
-    def _fill(
-        self, what: str, places: dict[str, str], pool: set[str], split: str, others: Collection[str | None]
-    ) -> list[str]:
+    def _fill(self, what: str, split: str, fresh_only: bool) -> list[str]:
         share = self.config.valid_share if split == "valid" else self.config.test_share
+        places = self.recordings if what == "recording" else self.readers
+        pool, taken = self._pool(what)
         enough = len(pool) >= _ENOUGH or what == "recording"
-        if share == 0 or not enough or split in others or split in {places[key] for key in pool}:
+        if share == 0 or not enough or split in taken:
             return []
         movable = {key for key in pool if places[key] == "train" and not (places is self.readers and key in self.named)}
         if len(movable) < 2:  # somebody has to be left to train on
             return []
         kind = what.rsplit(" ")[-1]
-        fresh = {key for key in movable if f"{kind} {key}" not in self._trained}
+        chosen_from = {key for key in movable if f"{kind} {key}" not in self._trained}
         # only an empty valid, without which nothing can be trained, is worth a voice that was trained on
-        chosen_from = fresh or (movable if split == "valid" and what != "Warsh reader" else None)
-        if not chosen_from:
+        if not fresh_only and split == "valid" and what != "Warsh reader":
+            chosen_from = chosen_from or movable
+        if chosen_from:
+            places[min(chosen_from, key=lambda key: (fraction(f"{kind}:{key}"), key))] = split
+        elif not fresh_only:
             return [
                 f"No {what} is in {split}: whoever could be was in train before, and a score on them would flatter. "
                 f"To hold one out, name a reader in data.split.{split} and begin the run anew."
             ]
-        places[min(chosen_from, key=lambda key: (fraction(f"{kind}:{key}"), key))] = split
         return []
+
+    def _pool(self, what: str) -> tuple[set[str], set[str]]:
+        """Who may fill a split, and the splits that need none of them."""
+        if what != "Warsh reader":
+            both = {*self.dictated, *self.readers.values(), *self.recordings.values()}
+            return set(self.recordings if what == "recording" else self.readers), both
+        warsh = [row for row in self.free if row.riwaya == "warsh"]
+        pool = {key for row in warsh if (key := reader_key(row)) and key in self.readers}
+        return pool, {self.split(row) for row in warsh}
 
     @cached_property
     def _trained(self) -> set[str]:

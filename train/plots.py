@@ -51,14 +51,14 @@ def _rate(axes: Axes, rows: Rows) -> None:
 PICTURES: dict[str, Callable[[Axes, Rows], None]] = {"loss": _loss, "errors": _errors, "lr": _rate}
 
 
-def draw(run: RunDir, rows: Rows) -> None:
+def draw(run: RunDir, rows: Rows, title: str) -> None:
     """Write ``plots/loss.svg``, ``plots/errors.svg`` and ``plots/lr.svg`` of the run."""
     for name, paint in PICTURES.items():
         figure = Figure(figsize=(6.4, 3.2), layout="constrained")
         axes = figure.add_subplot()
         paint(axes, rows)
         axes.set_xlabel("step")
-        axes.set_title(run.name, loc="left", fontsize=9, color=GREY)
+        axes.set_title(title, loc="left", fontsize=9, color=GREY)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         text = io.StringIO()

@@ -115,8 +115,11 @@ class Plots:
         self._run = run
         self._warn = warn
         self._usable = True
+        self._title = run.name
 
     def __call__(self, event: Event) -> None:
+        if isinstance(event, Started) and event.facts.get("synthetic"):
+            self._title = f"{self._run.name}, synthetic speech"
         if not self._usable or not isinstance(event, Evaluated | Finished):
             return
         try:
@@ -125,4 +128,4 @@ class Plots:
             self._usable = False
             self._warn(f"no curves: {error}")
             return
-        draw(self._run, read_log(self._run))
+        draw(self._run, read_log(self._run), self._title)

@@ -99,3 +99,18 @@ def test_the_terminal_line_survives_brackets_and_an_unknown_plan(monkeypatch):
         progress(trained(5))
     assert "see [/x] and [red]" in out.getvalue()
     assert progress.status.step == 5
+
+
+def test_a_score_on_synthetic_speech_says_so():
+    said = []
+    progress = PlainProgress(write=said.append)
+    started = Started(
+        step=0, planned=9, epoch=1, epochs=1, steps_per_epoch=9, session="s", frontend="shell", device="cpu",
+        facts={"synthetic": True},
+    )  # fmt: skip
+    scores = Evaluated(
+        step=5, epoch=1, main=0.25, scores={}, is_best=True, elapsed_seconds=1, units_seen=1, valid_id="v"
+    )
+    progress(started)
+    progress(scores)
+    assert said[-1] == "step 5: error rate 25.00 % on the validation clips (synthetic speech), the best so far"

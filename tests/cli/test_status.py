@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import app
-from cli.status import describe, merge
+from cli.status import describe, merge, summary
 from core.process import owner_facts
 from core.run_dir import RunDir, write_json
 
@@ -153,3 +153,10 @@ def test_status_imports_nothing_heavy(project):
     )
     assert ended.stderr == ""
     assert ended.stdout.splitlines()[-1] == "imported: []"
+
+
+def test_a_best_score_on_synthetic_speech_says_so():
+    facts = merged(status={"phase": "paused", "best_score": 0.25, "best_step": 9}, meta={**META, "synthetic": True})
+    assert "25.00 % at step 9 (synthetic speech)" in describe(facts, 0.0)
+    assert "best 25.00 % (synthetic speech)" in summary(facts)
+    assert "synthetic" not in summary(merged(status={"phase": "paused", "best_score": 0.25, "best_step": 9}, meta=META))

@@ -264,6 +264,30 @@ def test_whoever_was_held_out_whole_is_not_divided_when_others_leave() -> None:
     assert not after.moved
 
 
+def test_two_readers_stay_whole_beside_a_source_that_validates_already() -> None:
+    rows = [kept("ann", i) for i in range(40)] + [kept("bob", i, split="valid") for i in range(3)]
+
+    assert not assign(rows, SplitSection(), PLAIN).by_recording
+
+
+def test_whoever_stood_in_train_at_all_counts_as_trained_on_and_unseen_verses_as_test() -> None:
+    rows = [kept("ann", 0).row, kept("ann", 1).row, kept("bob").row, kept("cem").row]
+    before = Before.of({"train": rows[:1], "valid": rows[1:3], "test": [], "unseen_verse": rows[3:]}, {})
+
+    assert before.readers == {"ann": "train", "bob": "valid", "cem": "test"}
+    assert before.recordings == {"s/ann/0": "train", "s/ann/1": "valid", "s/bob/0": "valid", "s/cem/0": "test"}
+
+
+def test_a_recording_nobody_trained_on_fills_valid_before_a_reader_who_was_trained_on() -> None:
+    config = SplitSection(valid_share=0.01, test_share=0)
+    one, two, three, four = sorted(with_hash("train", 4, config), key=lambda name: fraction(f"reader:{name}"))
+    before = assign([kept(name) for name in (one, two, three, four)], config, PLAIN)
+    rows = [*(kept(name) for name in (two, three, four)), kept(None, 0), kept(None, 1)]
+    after = assign(rows, config, PLAIN, published(before))
+
+    assert {row.reciter for row in after.rows["valid"]} == {None} and not after.moved
+
+
 def test_named_speakers_are_held_out_whole_though_there_are_only_two() -> None:
     splits = assign([kept(n, i) for n in ("ann", "bob") for i in range(9)], SplitSection(valid=("ann",)), PLAIN)
 

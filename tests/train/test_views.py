@@ -124,30 +124,39 @@ def test_a_series_leaves_out_rows_without_the_value() -> None:
 
 
 def test_curves_are_pictures_that_are_the_same_for_the_same_numbers(run: RunDir) -> None:
-    draw(run, ROWS)
+    draw(run, ROWS, "quran")
     pictures = {path.name: path.read_bytes() for path in run.plots.iterdir()}
     assert pictures.keys() == {"loss.svg", "errors.svg", "lr.svg"}
     assert all(data.startswith(b"<?xml") and b"<script" not in data for data in pictures.values())
     assert b"letters 50.0 %" in pictures["errors.svg"]
-    draw(run, ROWS)
+    draw(run, ROWS, "quran")
     assert {path.name: path.read_bytes() for path in run.plots.iterdir()} == pictures
-    draw(run, ROWS[:2])
+    draw(run, ROWS[:2], "quran")
     assert (run.plots / "loss.svg").read_bytes() != pictures["loss.svg"]
 
 
 def test_a_run_without_a_validation_has_empty_curves(run: RunDir) -> None:
-    draw(run, [])
+    draw(run, [], "quran")
     assert len(list(run.plots.iterdir())) == 3
 
 
 def test_curves_are_drawn_after_a_validation_and_at_the_end(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[int] = []
-    monkeypatch.setattr("train.plots.draw", lambda run, rows: drawn.append(len(rows)))
+    drawn: list[tuple[int, str]] = []
+    monkeypatch.setattr("train.plots.draw", lambda run, rows, title: drawn.append((len(rows), title)))
     log(run, STARTED, TRAINED)
     view = Plots(run, pytest.fail)
     for event in (STARTED, TRAINED, EVALUATED, TRAINED, Finished(step=100, planned=100)):
         view(event)
-    assert drawn == [1, 1]
+    assert drawn == [(1, run.name)] * 2
+
+
+def test_curves_of_the_sample_say_that_its_speech_is_synthetic(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    titles: list[str] = []
+    monkeypatch.setattr("train.plots.draw", lambda run, rows, title: titles.append(title))
+    view = Plots(run, pytest.fail)
+    view(replace(STARTED, facts={"synthetic": True}))
+    view(EVALUATED)
+    assert titles == [f"{run.name}, synthetic speech"]
 
 
 def test_without_the_plotting_library_there_are_no_curves_and_nothing_else_changes(

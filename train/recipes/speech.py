@@ -255,6 +255,7 @@ def _facts(config: SpeechRun, prepared: Prepared, rows: Sequence[Row], model: nn
         "valid_clips": len(prepared.valid),
         "train_hours": round(sum(row.duration for row in rows) / 3600, 2),
         "valid_hours": round(prepared.valid.hours, 2),
+        "synthetic": bool(prepared.meta.get("synthetic")),
         "hours_by_reciter": {name: round(hours, 2) for name, hours in sorted(by_reader.items())},
         "model": config.model.model_dump(mode="json"),
         "train": config.train.model_dump(mode="json"),
