@@ -139,7 +139,9 @@ def main(argv: list[str] | None = None) -> int:
     print(f"device: {name}, torch {torch.__version__}")
     preset, batch, times = ("demo", 20.0, 2) if args.small else ("16m", 300.0, 20)
     trained, peak, speed = utilisation(device, preset, batch, times)
-    print(f"{preset}: {trained:.2f} TFLOP/s of {peak:.1f} in a matrix product: MFU {trained / peak:.1%}, {speed:,.0f} h/h")
+    print(
+        f"{preset}: {trained:.2f} TFLOP/s of {peak:.1f} in a matrix product: MFU {trained / peak:.1%}, {speed:,.0f} h/h"
+    )
     with tempfile.TemporaryDirectory(prefix="layl-gpu-") as folder:
         root = Path(folder) / "project"
         scratch_project(root, overrides)
@@ -148,7 +150,9 @@ def main(argv: list[str] | None = None) -> int:
             print(f"one epoch of the sample, {precision}: {speed:,.0f} h/h, {seconds:.1f} s with start and validation")
         steps, cuts = (6, (2, 3)) if args.small else (40, (7, 23))
         exact = resume_is_exact(root, overrides, steps, cuts)
-        print(f"{steps} steps cut at {', '.join(map(str, cuts))} against never cut: {'equal' if exact else 'NOT EQUAL'}")
+        print(
+            f"{steps} steps cut at {', '.join(map(str, cuts))} against never cut: {'equal' if exact else 'NOT EQUAL'}"
+        )
     return 0 if exact else 1
 
 

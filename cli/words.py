@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-
 #: Said wherever a score of the embedded sample is shown.
 SYNTHETIC = " (synthetic speech)"
 

@@ -1,4 +1,4 @@
-"""dvc.yaml with the real ``layl`` on a corpus of tones: pauses, changed transcripts, removed clips, scores and pictures."""
+"""dvc.yaml with the real ``layl`` on a corpus of tones: pauses, changed transcripts, removed clips, scores."""
 
 from __future__ import annotations
 

@@ -22,8 +22,12 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--root", type=Path, required=True, help="the project's folder")
     parser.add_argument("--session", required=True, help="id of the session")
     parser.add_argument("--frontend", default="shell", choices=["shell", "dvc"])
-    parser.add_argument("--supervisor", type=Mark.parse, help="PID:START_TIME of who started this; its end and stdin's are watched")
-    parser.add_argument("--watch", type=Mark.parse, help="PID:START_TIME of a further process whose end ends the session")
+    parser.add_argument(
+        "--supervisor", type=Mark.parse, help="PID:START_TIME of who started this; its end and stdin's are watched"
+    )
+    parser.add_argument(
+        "--watch", type=Mark.parse, help="PID:START_TIME of a further process whose end ends the session"
+    )
     parser.add_argument("--stop-at", type=float, help="Unix seconds at which the session ends")
     parser.add_argument("--until-step", type=int, help="absolute step at which the session ends")
     parser.add_argument("--set", action="append", default=[], metavar="a.b=c", help="override of the configuration")

@@ -19,7 +19,7 @@ from train.state import Identity, Progress, TrainState
 
 
 class Checkpoints:
-    """The checkpoints of one run. ``sync_events`` is called before a checkpoint gets its name: the log never lags behind it."""
+    """The checkpoints of one run. ``sync_events`` is called before one gets its name: the log never lags behind."""
 
     def __init__(
         self,
@@ -85,7 +85,9 @@ class Checkpoints:
         try:
             write_json(self._run.last_facts, facts)
         except OSError as error:
-            self._emit(SaveFailed(step=progress.step, error=f"{self._run.last_facts}: {error}; last.pt itself is saved"))
+            self._emit(
+                SaveFailed(step=progress.step, error=f"{self._run.last_facts}: {error}; last.pt itself is saved")
+            )
 
     def save_step(self, state: TrainState) -> None:
         """Write step_*.pt, a candidate for averaging, and drop the oldest beyond ``keep``.
@@ -123,10 +125,15 @@ class Checkpoints:
     def _refuse_broken(self, state: TrainState) -> None:
         for name, value in state.model.state_dict().items():
             if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-                raise CheckpointError(f"the weights {name!r} hold NaN or infinity at step {state.progress.step}: not saved")
+                raise CheckpointError(
+                    f"the weights {name!r} hold NaN or infinity at step {state.progress.step}: not saved"
+                )
 
     def read(self) -> tuple[dict[str, Any] | None, str]:
-        """The newest state that verifies, and a note when it is not the newest file. Raises CheckpointError when none is left."""
+        """The newest state that verifies, and a note when it is not the newest file.
+
+        Raises CheckpointError when none of them verifies.
+        """
         problems = []
         for path in (self._run.last, self._run.last_previous):
             if not path.exists():

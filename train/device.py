@@ -15,7 +15,10 @@ from core.errors import BusyError, ConfigError
 
 
 def pick_device(name: str) -> torch.device:
-    """``auto`` is the CUDA GPU with most free memory, else mps, else cpu. Raises ConfigError, or BusyError for a taken one."""
+    """``auto`` is the CUDA GPU with most free memory, else mps, else cpu.
+
+    Raises ConfigError, or BusyError for a device that is taken.
+    """
     if name == "auto":
         if torch.cuda.is_available():
             free = [torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())]
@@ -59,7 +62,11 @@ class Precision:
 
 def device_words(device: torch.device, precision: Precision) -> str:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return f"{name}, {precision.name}, {torch.get_num_threads()} threads" if device.type == "cpu" else f"{name}, {precision.name}"
+    return (
+        f"{name}, {precision.name}, {torch.get_num_threads()} threads"
+        if device.type == "cpu"
+        else f"{name}, {precision.name}"
+    )
 
 
 def peak_memory(device: torch.device) -> int | None:

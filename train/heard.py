@@ -23,7 +23,10 @@ def clip_facts(row: Row) -> dict[str, Any]:
 
 
 def choose_samples(rows: Sequence[Row]) -> list[int]:
-    """The places of up to 12 clips of 3 to 20 s: readers queue up (Warsh first, then by name), each gives its middle clip in turn."""
+    """The places of up to 12 clips of 3 to 20 s, by readers in turn.
+
+    Readers queue up (Warsh first, then by name) and each gives the middle clip of what it has left.
+    """
     low, high = SAMPLE_SECONDS
     left: dict[tuple[bool, str], list[int]] = defaultdict(list)
     for place, row in enumerate(rows):

@@ -78,9 +78,8 @@ class Fit:
     def run(self) -> Outcome:
         """Train. Raises TrainingError, DataError or whatever broke; the checkpoints of before stay."""
         progress = self.state.progress
-        if stop := self.session.stop_reason(progress.step):
-            if progress.step < progress.planned:
-                return self._pause(stop)
+        if progress.step < progress.planned and (stop := self.session.stop_reason(progress.step)):
+            return self._pause(stop)
         if self._owes_validation():
             if outcome := self._evaluate():
                 return outcome
@@ -117,9 +116,8 @@ class Fit:
         progress = self.state.progress
         last = progress.step >= progress.planned
         epoch_end = self.loader.at_epoch_end
-        if self._eval_due() or last:
-            if outcome := self._evaluate():
-                return outcome
+        if (self._eval_due() or last) and (outcome := self._evaluate()):
+            return outcome
         if epoch_end or self._eval_due() or last:
             self.checkpoints.save_step(self.state)
         if (epoch_end or self._eval_due() or self.checkpoints.due()) and not last:
@@ -244,7 +242,7 @@ class Fit:
     def _finish(self) -> Outcome:
         progress = self.state.progress
         if progress.evaluated_step != progress.step:
-            # a run that came back with all its steps: new validation data, or a session that ended in the last validation
+            # a run that came back with all its steps: new validation data, or a stop within the last validation
             if outcome := self._evaluate():
                 return outcome
             self.checkpoints.save_step(self.state)

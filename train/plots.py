@@ -32,10 +32,16 @@ def _loss(axes: Axes, rows: Rows) -> None:
 
 
 def _errors(axes: Axes, rows: Rows) -> None:
-    for column, name, colour in (("valid_cer", "letters", BLUE), ("valid_wer", "words", ORANGE), ("valid_skeleton", "skeleton", GREEN)):
+    for column, name, colour in (
+        ("valid_cer", "letters", BLUE),
+        ("valid_wer", "words", ORANGE),
+        ("valid_skeleton", "skeleton", GREEN),
+    ):
         steps, values = series(rows, column, 100)
         if steps:
-            axes.plot(steps, values, color=colour, marker="o", markersize=3, linewidth=1.2, label=f"{name} {values[-1]:.1f} %")
+            axes.plot(
+                steps, values, color=colour, marker="o", markersize=3, linewidth=1.2, label=f"{name} {values[-1]:.1f} %"
+            )
     axes.set_ylabel("errors on validation, %")
     axes.set_ylim(bottom=0)
     if axes.get_legend_handles_labels()[0]:

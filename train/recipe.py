@@ -24,7 +24,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Loss:
-    """What a batch lost: ``sum`` (differentiable) over ``count`` units; ``shown`` is the part people watch, detached."""
+    """What a batch lost: ``sum`` (differentiable) over ``count`` units; ``shown`` is what people watch, detached."""
 
     sum: Tensor
     count: int

@@ -71,7 +71,9 @@ def reconcile(saved: Basis, now: Basis, point: Point, changed_rows: str = "") ->
             notes.append(f"{what}; train.after_change is 0: the finished run takes no step on it")
         else:
             rewarm.append(what)
-    if (not point.finished and _moved(point.planned, planned) and not new_data) or (point.finished and planned > point.planned and not new_data):
+    if (not point.finished and _moved(point.planned, planned) and not new_data) or (
+        point.finished and planned > point.planned and not new_data
+    ):
         rewarm.append(f"length changed {point.planned:,} -> {planned:,} steps")
     if fields := differences(saved.classes.get("rewarm", {}), now.classes.get("rewarm", {})):
         rewarm.append("; ".join(fields))

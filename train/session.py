@@ -39,7 +39,11 @@ def resolve_stop_at(text: str, zone: str | None, start: datetime) -> datetime:
     """
     found = re.fullmatch(r"(\d{1,2}):(\d{2})(?::(\d{2}))?", text.strip())
     if found is None:
-        hint = "; a whole number is what YAML 1.1 makes of an unquoted 23:30: write it in quotes" if text.strip().isdigit() else ""
+        hint = (
+            "; a whole number is what YAML 1.1 makes of an unquoted 23:30: write it in quotes"
+            if text.strip().isdigit()
+            else ""
+        )
         raise ConfigError("stop-at", [f"{text!r} is no time of day; expected HH:MM or HH:MM:SS, such as 06:30{hint}"])
     hour, minute, second = (int(part or 0) for part in found.groups())
     if hour > 23 or minute > 59 or second > 59:
@@ -172,7 +176,7 @@ class Session:
 
 
 def watch_parent(session: Session, watched: list[Mark], *, stdin: bool, grace_seconds: float) -> None:
-    """Ask for a stop with save when stdin ends or a watched process is gone; end this process ``grace_seconds`` later."""
+    """Ask for a stop with save when stdin ends or a watched process is gone; ``grace_seconds`` later end this one."""
 
     def gone(reason: str) -> None:
         session.request(reason)

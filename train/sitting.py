@@ -262,7 +262,8 @@ def _continue(state: TrainState, saved: _Saved, identity: Identity, config: Spee
     for group, decay in zip(state.optimizer.param_groups, (config.train.weight_decay, 0.0), strict=True):
         group["weight_decay"] = decay
     decision, progress, place = saved.decision, state.progress, state.place
-    line = f"resumed at step {progress.step:,} of {decision.planned:,} (epoch {place.epoch}/{config.train.epochs:g}, batch {place.batch:,})"
+    where = f"epoch {place.epoch}/{config.train.epochs:g}, batch {place.batch:,}"
+    line = f"resumed at step {progress.step:,} of {decision.planned:,} ({where})"
     progress.planned = decision.planned
     if decision.new_epoch:
         place.epoch, place.batch = place.epoch + 1, 0

@@ -19,7 +19,6 @@ from train.finished import write_train_metrics
 from train.session import Session
 from train.views import StatusFile
 
-
 #: How long a newcomer waits for a session that was asked to stop and is saving.
 SAVE_GRACE_SECONDS = 120.0
 

@@ -35,7 +35,7 @@ class Plain:
 
 @dataclass
 class Place(Plain):
-    """Where in the data: batches *trained or skipped*, never batches drawn ahead. Two integers and the running epoch's plan."""
+    """Where in the data: batches *trained or skipped*, never drawn ahead. Two integers, and the epoch's plan fields."""
 
     epoch: int = 1
     batch: int = 0

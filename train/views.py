@@ -109,7 +109,7 @@ def _cell(value: float | None, digits: int) -> str:
 
 
 class Plots:
-    """Draws the curves as SVG after a validation and at the end. Without matplotlib there are no curves, nothing else."""
+    """Draws the curves as SVG after a validation and at the end. Without matplotlib there are none."""
 
     def __init__(self, run: RunDir, warn: Callable[[str], None]):
         self._run = run

@@ -6,6 +6,7 @@ go through these two, so that training, scoring and the phone mean the same by "
 
 from __future__ import annotations
 
+import itertools
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ HAMZA = "ء"
 BASMALA = "بسم الله الرحمن الرحيم"
 
 #: How Quran texts write the disjoined letters that open twenty-nine suras; those with أ are the Warsh edition's.
-MUQATTAAT = frozenset("الم المص الر المر كهيعص طه طسم طس يس ص حم عسق ق ن ألم ألر ألمر".split())
+MUQATTAAT = frozenset(
+    ["الم", "المص", "الر", "المر", "كهيعص", "طه", "طسم", "طس", "يس", "ص", "حم", "عسق", "ق", "ن", "ألم", "ألر", "ألمر"]
+)
 
 BLANK = "<blk>"
 SPACE_TOKEN = "\u2581"
@@ -262,4 +265,4 @@ class Vocabulary:
 
 def frames_needed(ids: Sequence[int]) -> int:
     """The fewest output frames in which CTC can write ``ids``: one each, and a blank between equal neighbours."""
-    return len(ids) + sum(a == b for a, b in zip(ids, ids[1:], strict=False))
+    return len(ids) + sum(a == b for a, b in itertools.pairwise(ids))

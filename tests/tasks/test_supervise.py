@@ -118,8 +118,9 @@ def test_the_child_finds_this_checkout_from_any_folder(tmp_path):
 
 
 def test_the_trainer_leaves_the_machine_to_others_unless_told_otherwise():
-    assert trainer_environment({})["OMP_WAIT_POLICY"] == "PASSIVE"
-    assert trainer_environment({"OMP_WAIT_POLICY": "ACTIVE"})["OMP_WAIT_POLICY"] == "ACTIVE"
+    assert trainer_environment({})["GOMP_SPINCOUNT"] == "1000"
+    assert trainer_environment({"GOMP_SPINCOUNT": "5"})["GOMP_SPINCOUNT"] == "5"
+    assert "GOMP_SPINCOUNT" not in trainer_environment({"OMP_WAIT_POLICY": "ACTIVE"})
 
 
 def test_session_ids_sort_by_time():

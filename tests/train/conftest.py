@@ -105,7 +105,7 @@ def tiny_config(**overrides: Any) -> SpeechRun:
 def hurried() -> Iterator[None]:
     """Neither curves nor waiting for the disk: they cost more than all else here, and have tests of their own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("train.plots.draw", lambda run, rows: None)
+        patch.setattr("train.plots.draw", lambda *_: None)
         patch.setattr(os, "fsync", lambda handle: None)
         yield
 

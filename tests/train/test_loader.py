@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+import train.loader
 from core.errors import DataError
 from core.speech.audio import AudioError
 from tests.train.conftest import ToyRecipe
@@ -241,3 +244,23 @@ class Numbers(torch.utils.data.Dataset[int]):
 def test_a_stream_keeps_its_order(workers: int) -> None:
     found: Iterator[int] = stream(Numbers(), workers, pin=False)
     assert list(found) == list(range(9))
+
+
+def test_no_signal_comes_before_a_worker_ignores_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet = train.loader.quiet_worker
+
+    def slow(number: int) -> None:
+        time.sleep(0.3)
+        quiet(number)
+
+    def interrupt() -> None:
+        while len(multiprocessing.active_children()) < 2:
+            time.sleep(0.005)
+        for worker in multiprocessing.active_children():
+            os.kill(worker.pid or 0, signal.SIGTERM)
+
+    monkeypatch.setattr(train.loader, "quiet_worker", slow)
+    thread = threading.Thread(target=interrupt, daemon=True)
+    thread.start()
+    assert list(stream(Numbers(), 2, pin=False)) == list(range(9))
+    thread.join(10)

@@ -97,9 +97,16 @@ def test_a_finished_run_takes_no_more_steps(run: RunDir, monkeypatch: pytest.Mon
     monkeypatch.setattr(train.loop, "train_step", lambda *_: pytest.fail("a step"))
     assert sit(run) == Outcome("finished", STEPS, STEPS, resumable=False)
     assert_equal(before, state_of(run))
-    # epochs count to the last one, here as in the log
-    assert started(run).epoch == 3
     assert {row["epoch"] for row in read_log(run)} == {"1", "2", "3"}
+
+
+def test_epochs_count_to_the_last_one_also_when_its_last_batch_is_done(run: RunDir) -> None:
+    config = tiny_config(train={"steps": 10})
+    sit(run, config)
+    place = checkpoint.read(run.last)["place"]
+    assert (place["epoch"], place["batch"]) == (3, 0)
+    sit(run, config)
+    assert started(run).epoch == read_json(run.status)["epoch"] == 2
 
 
 def test_the_start_line_says_from_where(run: RunDir) -> None:

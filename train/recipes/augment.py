@@ -69,7 +69,7 @@ def _noise(sound: np.ndarray, snr_db: float, random: np.random.Generator) -> np.
 
 @functools.lru_cache(maxsize=1)
 def _noises() -> np.ndarray:
-    """(colours, samples) noise of unit power, from white to brown: made once, since making it costs more than training."""
+    """(colours, samples) noise of unit power, white to brown: made once, since making it costs more than training."""
     random = np.random.default_rng(0)
     spectrum = np.fft.rfft(random.standard_normal((len(NOISE_SLOPES), NOISE_SAMPLES)))
     frequency = np.maximum(np.arange(spectrum.shape[1]), NOISE_FROM_HZ * NOISE_SAMPLES / SAMPLE_RATE_HZ)
@@ -119,8 +119,10 @@ def _band(sound: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return lowpass_biquad(wave, SAMPLE_RATE_HZ, high * random.uniform(0.9, 1.6)).numpy() * room
 
 
-def masks(frames: int, filters: int, config: SpecAugmentSection, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Which frames (T,) and which filters (F,) of a clip are hidden; time masks never hide more than their share of it."""
+def masks(
+    frames: int, filters: int, config: SpecAugmentSection, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which frames (T,) and filters (F,) of a clip are hidden; time masks never hide more than their share of it."""
     time = np.zeros(frames, dtype=bool)
     left = int(frames * config.max_time_share)
     for _ in range(config.time_masks):

@@ -202,7 +202,10 @@ class Built:
 
 
 def build(config: SpeechRun, prepared: Prepared, root: Path, device: torch.device) -> Built:
-    """The speech recipe for a configuration and its manifests. Raises DataError when there is nothing to train or validate on."""
+    """The speech recipe for a configuration and its manifests.
+
+    Raises DataError when there is nothing to train or to validate on.
+    """
     vocabulary = Vocabulary.from_tokens_text(prepared.tokens)
     rows, left_out = fitting(prepared.train, vocabulary, config.augment.speed[1])
     if not rows or not prepared.valid.rows:
@@ -278,10 +281,11 @@ def _lines(
     padding = padding_share(clips.batches(1, values), durations)
     hours = durations.sum() / 3600
     lines = [
-        f"{len(rows):,} clips ({hours:.2f} h) to train on, {len(prepared.valid):,} ({prepared.valid.hours:.2f} h) to validate",
-        f"{millions:.2f} M parameters, an int8 file of about {millions:.1f} MB; padding {padding:.1%}; {clips.weights(values)[1]}",
+        f"{len(rows):,} clips ({hours:.2f} h) to train on, {len(prepared.valid):,} ({prepared.valid.hours:.2f} h) to "
+        "validate",
+        f"{millions:.2f} M parameters, an int8 file of about {millions:.1f} MB",
+        f"padding {padding:.1%}; {clips.weights(values)[1]}",
     ]
     if left_out:
         lines.append(f"{left_out:,} clips left out: too short for their letters at speed {config.augment.speed[1]}")
     return tuple(lines)
-

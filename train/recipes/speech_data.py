@@ -56,7 +56,9 @@ class SpeechBatch:
         return SpeechBatch(**moved)
 
     def pin_memory(self) -> SpeechBatch:
-        pinned: dict[str, Any] = {name: v.pin_memory() if isinstance(v, Tensor) else v for name, v in vars(self).items()}
+        pinned: dict[str, Any] = {
+            name: v.pin_memory() if isinstance(v, Tensor) else v for name, v in vars(self).items()
+        }
         return SpeechBatch(**pinned)
 
     def describe(self) -> str:

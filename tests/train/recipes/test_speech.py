@@ -61,29 +61,30 @@ def test_the_loss_is_summed_over_the_batch_and_counted_in_letters(root: Path, ro
     assert loss.sum.item() == pytest.approx(sum(one.sum.item() for one in alone), rel=1e-4)
     assert torch.equal(loss.sum.detach(), loss.shown)
     assert not loss.shown.requires_grad
-    features, frames_N = FrontEnd()(*(lambda b: (b.audio_NS, b.samples_N))(batch_of(made, [0])))
-    log_probs, out_N = made.model(features, frames_N)
-    ids = torch.tensor([VOCABULARY.encode(rows[0].text)])
-    by_hand = F.ctc_loss(log_probs.transpose(0, 1), ids, out_N, torch.tensor([ids.shape[1]]), reduction="sum")
-    assert alone[0].sum.item() == pytest.approx(by_hand.item(), rel=1e-5)
+    batch = batch_of(made, [0])
+    log_probs, out_N = made.model(*FrontEnd()(batch.audio_NS, batch.samples_N))
+    assert alone[0].sum.item() == pytest.approx(by_hand(log_probs, out_N, rows[0]), rel=1e-5)
 
 
-def test_intermediate_losses_have_their_weight_and_are_not_shown(root: Path, rows: list[Row]) -> None:
-    def loss(weight: float, layers: list[int] | None = None) -> Any:
-        config = tiny_config(
-            model={**STILL, "blocks": 4}, train={"inter_ctc_weight": weight, "inter_ctc_layers": layers}
-        )
-        made = built(root, rows, config)
-        return made.recipe.loss(made.model, batch_of(made, [0, 1]))
+def by_hand(log_probs: torch.Tensor, out_N: torch.Tensor, row: Row) -> float:
+    ids = torch.tensor([VOCABULARY.encode(row.text)])
+    return F.ctc_loss(log_probs.transpose(0, 1), ids, out_N, torch.tensor([ids.shape[1]]), reduction="sum").item()
 
-    final, half = loss(0.0), loss(0.5, [1, 3])
-    first, third = loss(0.5, [1]), loss(0.5, [3])
-    assert float(half.shown) == pytest.approx(final.sum.item(), rel=1e-5)
-    taps = [2 * one.sum.item() - final.sum.item() for one in (first, third)]
-    assert half.sum.item() == pytest.approx(0.5 * final.sum.item() + 0.5 * sum(taps) / 2, rel=1e-5)
-    assert len({round(value, 3) for value in (*taps, final.sum.item())}) == 3
-    # the middle one unless named
-    assert loss(0.5).sum.item() == pytest.approx(loss(0.5, [2]).sum.item())
+
+@pytest.mark.parametrize(("named", "layers"), [([1, 3], (1, 3)), (None, (2,)), ([], ())])
+def test_intermediate_losses_have_their_weight_and_are_not_shown(
+    root: Path, rows: list[Row], named: list[int] | None, layers: tuple[int, ...]
+) -> None:
+    config = tiny_config(model={**STILL, "blocks": 4}, train={"inter_ctc_weight": 0.25, "inter_ctc_layers": named})
+    made = built(root, rows, config)
+    batch = batch_of(made, [0])
+    log_probs, out_N, taps = made.model.forward_with_taps(*FrontEnd()(batch.audio_NS, batch.samples_N), layers)
+    final = by_hand(log_probs, out_N, rows[0])
+    inner = [by_hand(tap, out_N, rows[0]) for tap in taps]
+    loss = made.recipe.loss(made.model, batch)
+    expected = 0.75 * final + 0.25 * sum(inner) / len(inner) if inner else final
+    assert loss.sum.item() == pytest.approx(expected, rel=1e-5)
+    assert loss.shown.item() == pytest.approx(final, rel=1e-5)
 
 
 @pytest.mark.parametrize(
