@@ -153,7 +153,7 @@ def _measure(
     model, rows = chosen.model(), prepared.valid.rows
     clients = {kind: Recogniser(folder, file) for kind, file in FILES.items()}
     proofs = [
-        gates.parity(model, clients["float32"]),
+        gates.parity(model, clients["float32"], gates.speech(rows, run.root)),
         gates.size(folder / INT8_FILE, parameters_m(model), config.model.preset),
         gates.sherpa_features(),
         *(gates.sherpa_agrees(folder, file, rows, run.root) for file in FILES.values()),

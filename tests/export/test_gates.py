@@ -16,12 +16,14 @@ from export.client import FLOAT_FILE, INT8_FILE, TOKENS_FILE, Recogniser, Sherpa
 from export.onnx_file import export_float, quantise
 from tests.export.conftest import VOCABULARY, make_row, sound, tiny_model
 
+SOUND = sound(13, 1)
+
 
 def test_the_exported_model_passes_parity_and_another_one_does_not(exported: Path, model: SpeechModel) -> None:
     recogniser = Recogniser(exported, FLOAT_FILE)
-    assert gates.parity(model, recogniser).passed
-    assert not gates.parity(tiny_model(seed=1), recogniser).passed
-    assert not gates.parity(model, Recogniser(exported, INT8_FILE)).passed
+    assert gates.parity(model, recogniser, SOUND).passed
+    assert not gates.parity(tiny_model(seed=1), recogniser, SOUND).passed
+    assert not gates.parity(model, Recogniser(exported, INT8_FILE), SOUND).passed
 
 
 @pytest.mark.parametrize(
