@@ -56,7 +56,7 @@ def refuse_unless_passed(gates: Sequence[Gate]) -> None:
 
 
 def speech(rows: Sequence[Row], root: Path) -> np.ndarray:
-    """Samples (float32, 16 kHz) of clips taken evenly from ``rows``, end to end, again and again until there is enough."""
+    """Samples (float32, 16 kHz) of clips taken evenly from ``rows``, end to end, repeated until there is enough."""
     clips = [audio.load(row, root) for row in evenly(rows, SHERPA_CLIPS)]
     return np.resize(np.concatenate(clips), max(PARITY_FRAMES) * SHIFT)
 
