@@ -32,8 +32,7 @@ def already_finished(run: RunDir, config: RunSection) -> str | None:
     )
     if not same:
         return None
-    if not run.train_metrics.exists():
-        write_train_metrics(run, last)
+    write_train_metrics(run, last)
     return f"{run.name} is finished: {last['step']:,} steps on this data; nothing to train"
 
 
@@ -48,7 +47,9 @@ def write_train_metrics(run: RunDir, last: dict[str, Any]) -> None:
         "config_id": last["config_id"],
         "checkpoints": {path.name: sha256_of(path) for path in files},
     }
-    write_json(run.train_metrics, facts)
+    # it may be there and speak of weights of before: whoever wrote last.json was killed before this
+    if read_json(run.train_metrics) != facts:
+        write_json(run.train_metrics, facts)
 
 
 def sha256_of(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
@@ -241,6 +242,10 @@ def _put_aside(run: RunDir, saved: _Saved, on_change: str, session: Session, fro
         )
     where = archive(run)
     run.path.mkdir(parents=True)
+    # a request to stop is this session's, and so is what it prints
+    for path in (run.control, run.output):
+        with contextlib.suppress(FileNotFoundError):
+            (where / path.name).replace(path)
     write_json(run.owner, owner_facts(frontend, session.id))
     print(f"begins anew ({'; '.join(saved.decision.refused)}); the run of before is in {where}", flush=True)
 

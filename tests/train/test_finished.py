@@ -76,3 +76,14 @@ def test_metrics_name_only_checkpoints_that_are_there(run: RunDir) -> None:
     run.best.unlink()
     write_train_metrics(run, LAST)
     assert list(read_json(run.train_metrics)["checkpoints"]) == ["step_0000012.pt"]
+
+
+def test_an_output_that_speaks_of_other_weights_is_made_again_and_a_right_one_left_alone(run: RunDir) -> None:
+    assert already_finished(run, CONFIG)
+    right = run.train_metrics.read_bytes()
+    written = run.train_metrics.stat().st_mtime_ns
+    assert already_finished(run, CONFIG)
+    assert run.train_metrics.stat().st_mtime_ns == written
+    write_json(run.train_metrics, {"run": "tiny", "step": 5})
+    assert already_finished(run, CONFIG)
+    assert run.train_metrics.read_bytes() == right

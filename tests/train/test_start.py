@@ -371,6 +371,7 @@ def test_a_fixed_change_puts_the_run_aside_when_asked_or_when_little_is_lost(
 ) -> None:
     sit(run, until_step=6)
     pretend_trained(run, seconds)
+    run.output.write_text("what this session prints")
     before = snapshot(run)
     outcome = sit(run, WIDER, until_step=2, on_change=on_change)
     assert outcome == Outcome("paused", 0, 2, "step 2 was the session's last")
@@ -380,8 +381,9 @@ def test_a_fixed_change_puts_the_run_aside_when_asked_or_when_little_is_lost(
     assert f"begins anew (model.width: 16 -> 32); the run of before is in {aside}" in capsys.readouterr().out
     assert [event.step for event in events_of(run) if isinstance(event, Started)] == [0]
     assert started(run).notes[0].startswith("new run")
-    # the new run's files are its own
+    # the new run's files are its own, and the session's output did not go with the old ones
     assert [path.name for path in run.step_files()] == []
+    assert run.output.read_text() == "what this session prints"
 
 
 def test_another_vocabulary_is_a_fixed_change(run: RunDir) -> None:
