@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +23,7 @@ from core.events import Crashed, Evaluated, Event, Rewarmed, SaveFailed, Skipped
 from core.lock import hold
 from core.manifest import META, Row, publish, row_id
 from core.outcome import Outcome
-from core.run_dir import RunDir, read_json
+from core.run_dir import RunDir, read_json, write_json
 from tests.train.conftest import assert_equal, lines, publish_rows, sit, state_of, tiny_config, tone_rows
 from tests.train.test_loop import FullDisk
 from train.finished import already_finished
@@ -328,12 +330,11 @@ def test_a_higher_speed_that_leaves_out_clips_begins_a_new_epoch(run: RunDir) ->
 
 
 def snapshot(run: RunDir) -> dict[str, bytes]:
-    """What training made: all but what says how the last session ended."""
-    passing = {"events.jsonl", "status.json", "result.json"}
+    """What training made and what it said: all but how the last session ended."""
     return {
         str(p.relative_to(run.path)): p.read_bytes()
         for p in run.path.rglob("*")
-        if p.is_file() and p.name not in passing
+        if p.is_file() and p.name != "result.json"
     }
 
 
@@ -384,6 +385,23 @@ def test_a_fixed_change_puts_the_run_aside_when_asked_or_when_little_is_lost(
     # the new run's files are its own, and the session's output did not go with the old ones
     assert [path.name for path in run.step_files()] == []
     assert run.output.read_text() == "what this session prints"
+
+
+def test_a_newcomer_waits_for_a_session_that_was_asked_to_stop(run: RunDir) -> None:
+    write_json(run.owner, {"session": "old"})
+    ask_to_stop(run, StopRequest(request="r", session="old", action="save", by="test", at=0.0))
+    held = threading.Event()
+
+    def ending() -> None:
+        with hold(run):
+            held.set()
+            time.sleep(0.3)
+
+    session = threading.Thread(target=ending)
+    session.start()
+    held.wait()
+    assert sit(run, until_step=1).kind == "paused"
+    session.join()
 
 
 def test_another_vocabulary_is_a_fixed_change(run: RunDir) -> None:
@@ -476,7 +494,10 @@ def test_two_damaged_checkpoints_end_the_session_with_what_to_do(run: RunDir) ->
     assert (outcome.kind, outcome.exit_code) == ("crashed", 70)
     assert "no checkpoint of tiny can be read" in outcome.reason
     assert "layl reset tiny --yes" in outcome.reason
-    assert snapshot(run) == before
+    said_so = {"events.jsonl", "status.json"}
+    assert {k: v for k, v in snapshot(run).items() if k not in said_so} == {
+        k: v for k, v in before.items() if k not in said_so
+    }
     assert isinstance(events_of(run)[-1], Crashed)
 
 
