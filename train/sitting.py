@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 from core.archive import archive
 from core.config import classed_values
 from core.errors import ConfigError, DataError
-from core.events import Event, EventLog, Phase, Rewarmed, Started, read_events
+from core.events import Emit, Event, EventLog, Phase, Rewarmed, Started, read_events
 from core.manifest import Prepared, data_id, read_prepared
 from core.outcome import Outcome
 from core.process import owner_facts
@@ -106,21 +106,53 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
     emit(_started(state, session, frontend, where, said, facts))
     if saved is not None and saved.decision.rewarm:
         emit(Rewarmed(step=state.progress.step, reason=saved.decision.rewarm))
-    fit = Fit(
+    fit = _fit(
+        config,
+        built,
+        state,
+        session=session,
+        checkpoints=checkpoints,
+        emit=emit,
+        heard=heard,
+        device=device,
+        precision=precision,
+    )
+    try:
+        with kept_awake(f"training {run.name}"):
+            return fit.run()
+    finally:
+        log.close()
+
+
+def _fit(
+    config: SpeechRun,
+    built: Any,
+    state: TrainState,
+    *,
+    session: Session,
+    checkpoints: Checkpoints,
+    emit: Emit,
+    heard: Heard,
+    device: torch.device,
+    precision: Precision,
+) -> Fit:
+    """The loop with everything it needs of the configuration."""
+    loader = Loader(
+        built.recipe,
+        state.place,
+        state.progress,
+        classed_values(config)["plan"],
+        clean_batches=built.clean_batches,
+        ramp_batches=built.ramp_batches,
+        workers=config.train.num_workers,
+        max_bad_rows=config.train.max_bad_rows,
+        pin=device.type == "cuda",
+    )
+    return Fit(
         built.recipe,
         state,
         _plan(config, state),
-        loader=Loader(
-            built.recipe,
-            state.place,
-            state.progress,
-            values["plan"],
-            clean_batches=built.clean_batches,
-            ramp_batches=built.ramp_batches,
-            workers=config.train.num_workers,
-            max_bad_rows=config.train.max_bad_rows,
-            pin=device.type == "cuda",
-        ),
+        loader=loader,
         session=session,
         checkpoints=checkpoints,
         emit=emit,
@@ -128,11 +160,6 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
         precision=precision,
         on_scores=lambda step, scores: _unless_full(lambda: heard.write(step, scores.heard)),
     )
-    try:
-        with kept_awake(f"training {run.name}"):
-            return fit.run()
-    finally:
-        log.close()
 
 
 def _unless_full(write: Callable[[], None]) -> None:

@@ -46,11 +46,20 @@ class Recorded(ToyRecipe):
 
 
 def loader(
-    place: Place, recipe: ToyRecipe | None = None, *, workers: int = 0, clean: int = 0, size: int = 4, seed: int = 1
+    place: Place,
+    recipe: ToyRecipe | None = None,
+    *,
+    workers: int = 0,
+    clean: int = 0,
+    ramp: int = 0,
+    size: int = 4,
+    seed: int = 1,
 ) -> Loader:
     values = {"size": size, "train.seed": seed}
     recipe = recipe or Recorded()
-    return Loader(recipe, place, Progress(), values, clean_batches=clean, workers=workers, max_bad_rows=0)
+    return Loader(
+        recipe, place, Progress(), values, clean_batches=clean, ramp_batches=ramp, workers=workers, max_bad_rows=0
+    )
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -86,6 +95,19 @@ def test_going_on_loads_nothing_of_what_was_done() -> None:
     next(iter(loader(Place(epoch=5, batch=1, consumed=13, values={"size": 4, "train.seed": 1}), recipe)))
     assert {row for row, _ in recipe.draws} == {4, 5, 6, 7}
     assert {draw.epoch for _, draw in recipe.draws} == {5}
+
+
+def test_the_augmented_share_grows_evenly_once_the_clean_start_is_over() -> None:
+    recipe = Recorded()
+    list(islice(iter(loader(Place(), recipe, clean=2, ramp=4)), 7))
+    shares = [0.0 if draw.clean else draw.share for _, draw in recipe.draws[::4]]
+    assert shares == [0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
+
+
+def test_without_a_ramp_all_is_augmented_at_once() -> None:
+    recipe = Recorded()
+    list(islice(iter(loader(Place(), recipe, clean=1)), 3))
+    assert [draw.share for draw in (d for _, d in recipe.draws[4::4])] == [1.0, 1.0]
 
 
 def test_the_clean_start_counts_batches_since_the_run_began() -> None:

@@ -73,6 +73,22 @@ def test_a_clean_turn_is_the_clip_itself(rows: list[Row], root: Path) -> None:
     assert VOCABULARY.decode(clean.ids) == rows[3].text
 
 
+def test_a_share_of_the_turns_is_augmented_and_the_rest_are_the_clip_itself(rows: list[Row], root: Path) -> None:
+    made = clips(rows, root)
+
+    def augmented(share: float) -> list[bool]:
+        draws = (Draw(seed=1, epoch=epoch, repeat=0, clean=False, share=share) for epoch in range(60))
+        return [made.encode(3, draw).time_mask is not None for draw in draws]
+
+    assert not any(augmented(0.0))
+    assert all(augmented(1.0))
+    assert 10 < sum(augmented(0.5)) < 50
+    # whoever is augmented at a small share is so at a larger one, and sounds the same
+    assert all(large for small, large in zip(augmented(0.3), augmented(0.7), strict=True) if small)
+    draw = Draw(seed=1, epoch=augmented(0.3).index(True), repeat=0, clean=False)
+    assert np.array_equal(made.encode(3, draw).samples, made.encode(3, replace(draw, share=0.3)).samples)
+
+
 def test_a_turn_is_a_function_of_seed_epoch_clip_and_turn(rows: list[Row], root: Path) -> None:
     made = clips(rows, root)
     draw = Draw(seed=1, epoch=2, repeat=0, clean=False)
