@@ -157,3 +157,14 @@ def test_every_failed_gate_is_named_and_the_exit_code_is_73() -> None:
     assert caught.value.exit_code == 73
     assert "b: too big" in str(caught.value) and "c: too far" in str(caught.value) and "fine" not in str(caught.value)
     gates.refuse_unless_passed(proofs[:1])
+
+
+def test_parity_allows_for_float32_but_never_for_a_model_that_is_broken(exported: Path, model: SpeechModel) -> None:
+    broken = tiny_model()
+    with torch.no_grad():
+        broken.head.bias[0] = float("nan")
+    gate = gates.parity(broken, Recogniser(exported, FLOAT_FILE), SOUND)
+    assert not gate.passed
+    assert "(allowed 1.0e-03)" in gate.detail
+    # a model that float32 suits is held to the plain tolerance
+    assert "(allowed 1.0e-04)" in gates.parity(model, Recogniser(exported, FLOAT_FILE), SOUND).detail
