@@ -84,7 +84,7 @@ class Identity(Plain):
 
 
 class Averages:
-    """Sums since the last log line, kept on the device in float64 so that no step waits for the device."""
+    """Sums since the last log line, kept on the device in float64 and read once a line."""
 
     def __init__(self, device: torch.device):
         # mps has no float64

@@ -72,7 +72,7 @@ class SpeechRecipe:
         if taps:
             inner = torch.stack([self._ctc(tap, out_N, batch) for tap in taps]).mean()
             total = (1 - self._tap_weight) * final + self._tap_weight * inner
-        return Loss(sum=total, count=sum_of(batch.lengths_N), shown=final.detach())
+        return Loss(sum=total, count=int(batch.lengths_N.sum()), shown=final.detach())
 
     def _ctc(self, log_probs_NUV: Tensor, frames_N: Tensor, batch: SpeechBatch) -> Tensor:
         target = log_probs_NUV.cpu() if self._ctc_on_cpu else log_probs_NUV
@@ -136,11 +136,6 @@ class _Plain(Dataset[SpeechBatch]):
 
     def __getitem__(self, index: int) -> SpeechBatch:
         return collate([self._clips.plain(row) for row in self._batches[index]])
-
-
-def sum_of(lengths_N: Tensor) -> int:
-    """Letters in a batch, known on the host before the device is asked for anything."""
-    return int(lengths_N.sum())
 
 
 def fixed_batches(rows: Sequence[Row], max_seconds: float, max_clips: int) -> list[tuple[int, ...]]:
