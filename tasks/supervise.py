@@ -77,9 +77,9 @@ def trainer_command(wanted: SessionRequest, supervisor: Mark) -> list[str]:
 def trainer_environment(environ: Mapping[str, str], checkout: Path = CHECKOUT) -> dict[str, str]:
     """The child's environment: finds this layl from any folder, and prints Arabic, unbuffered, on every system."""
     changed = {**environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
-    # Threads that spin long while they wait for each other can hold a training up when others compute on the same
-    # cores: seen at a fifth of the speed and less beside two test runs. Sleeping at once cures that and costs a
-    # quarter on a quiet machine. Spinning shortly costs a few per cent there; how much it cures is not measured.
+    # Threads that spin long while they wait for each other hold a training up when others compute on the same cores.
+    # Two threads beside another two-thread torch process, 12 s each, three times: 119, 154, 145 x real time with short
+    # spinning; 78 x and twice next to nothing without. On a quiet machine it costs a few per cent, sleeping a quarter.
     if "OMP_WAIT_POLICY" not in environ:
         changed.setdefault("GOMP_SPINCOUNT", "1000")
     # an installed layl is found anyway, and site-packages ahead of the standard library would shadow it
