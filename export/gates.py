@@ -17,7 +17,7 @@ from core.manifest import SAMPLE_RATE_HZ, Row
 from core.speech import audio
 from core.speech.features import FILTERS, SHIFT, FrontEnd
 from core.speech.model import SpeechModel
-from export.client import FLOAT_FILE, INT8_FILE, TOKENS_FILE, WHOLE_SECONDS, Recogniser, SherpaRecogniser
+from export.client import FLOAT_FILE, TOKENS_FILE, WHOLE_SECONDS, Recogniser, SherpaRecogniser
 from export.probe import SYMBOLS, signal, write_probe
 
 PARITY_FRAMES = (1, 7, 333, 400, 1237)
@@ -33,11 +33,11 @@ MB_PER_M_PARAMETERS = 1.1
 SIZED_PRESETS = ("16m", "33m")
 SHERPA_CLIPS = 12
 #: Two symbols closer than this (difference of log-probabilities) may change places when features differ in the
-#: fourth decimal, as torch's and kaldi-native-fbank's do; 8-bit activations round such a difference up.
-TIES = {FLOAT_FILE: 0.01, INT8_FILE: 0.1}
-#: Part of the symbols that ties may change at most. An untrained model has ties everywhere: with right features up to
-#: 3 % of its symbols differ in 8 bits and none in float32, with a wrong upper frequency more than 20 % in both.
-MOST_TIES = 0.05
+#: fourth decimal, as torch's and kaldi-native-fbank's do.
+TIE = 0.01
+#: Part of the symbols that ties may change at most. An untrained model has ties everywhere: with right features none
+#: of its symbols differ all the same, with a wrong upper frequency more than 20 %.
+MOST_TIES = 0.01
 NO_SHERPA = "`pip install sherpa-onnx` brings the client that phones use"
 
 
@@ -150,7 +150,7 @@ def sherpa_features() -> Gate:
             theirs, ours = SherpaRecogniser(folder, FLOAT_FILE), Recogniser(folder, FLOAT_FILE)
         except ModuleNotFoundError as error:
             return Gate(name, False, f"{error}; {NO_SHERPA}")
-        heard = _compared("a test signal", signal(), ours, theirs, TIES[FLOAT_FILE])
+        heard = _compared("a test signal", signal(), ours, theirs)
     passed = heard.symbols > 0 and not heard.unexplained and heard.differ <= MOST_TIES * heard.symbols
     return Gate(name, passed, f"{heard.differ} of {heard.symbols} loudest filters of a test signal differ")
 
@@ -168,8 +168,8 @@ def sherpa_agrees(folder: Path, file: str, rows: Sequence[Row], root: Path) -> G
     with tempfile.TemporaryDirectory() as place:
         wav = Path(place) / "clip.wav"
         sounds = ((row.name, _through_wav(wav, audio.load(row, root))) for row in evenly(rows, SHERPA_CLIPS))
-        heard = [_compared(which, samples, ours, theirs, TIES[file]) for which, samples in sounds]
-        heard.append(_compared("the test signal", _through_wav(wav, signal()), ours, theirs, TIES[file]))
+        heard = [_compared(which, samples, ours, theirs) for which, samples in sounds]
+        heard.append(_compared("the test signal", _through_wav(wav, signal()), ours, theirs))
     return _judged(name, heard)
 
 
@@ -189,7 +189,9 @@ class _Heard:
     unexplained: int
 
 
-def _compared(which: str, samples: np.ndarray, ours: Recogniser, theirs: SherpaRecogniser, margin: float) -> _Heard:
+def _compared(
+    which: str, samples: np.ndarray, ours: Recogniser, theirs: SherpaRecogniser, margin: float = TIE
+) -> _Heard:
     mine, other = ours.symbols(samples), theirs.symbols(samples)
     differ = Levenshtein.distance(mine, other)
     # a frame that tips over can change two symbols: itself, and a repeat that it joins or parts

@@ -74,9 +74,8 @@ def heard_live(model: SpeechModel, rows: Sequence[Row], root: Path, vocabulary: 
 def heard_by_file(recogniser: Recogniser, rows: Sequence[Row], root: Path) -> list[str]:
     """What an exported file hears on each row, in their order: each clip alone, several at a time.
 
-    Never in batches: 8-bit activations are scaled over a whole batch, so a clip's text would depend on its
-    neighbours, which a phone does not have. One thread a clip on all cores is as fast. Long clips go in pieces,
-    as they do for a client.
+    Never in batches: a clip is heard as a phone hears it, and one thread a clip on all cores is as fast. Long clips
+    go in pieces, as they do for a client.
     """
 
     def one(row: Row) -> str:

@@ -93,7 +93,7 @@ def test_ties_excuse_a_few_symbols_of_all_and_none_where_there_is_no_tie(exporte
     def judged(*heard: tuple[int, int, int]) -> bool:
         return gates._judged("x", [gates._Heard("a", *one) for one in heard]).passed
 
-    assert judged((100, 5, 0), (0, 0, 0)) and not judged((100, 6, 0), (0, 0, 0))
+    assert judged((500, 5, 0), (0, 0, 0)) and not judged((500, 6, 0), (0, 0, 0))
     assert judged((4, 2, 0)) and not judged((4, 3, 0)) and not judged((1000, 1, 1))
 
 
