@@ -101,6 +101,9 @@ class ModelSection(Section):
     ff_factor: int = setting(0, "fixed", "feed-forward width, as a multiple of width", ge=1)
     kernel: int = setting(0, "fixed", "frames a depthwise convolution sees", ge=3)
     stem_channels: int = setting(0, "fixed", "channels of the convolutional stem", ge=4)
+    normalisation: Literal["corpus", "clip"] = setting(
+        "corpus", "fixed", "by the corpus's mean and deviation alone, or after taking each clip's own mean spectrum out"
+    )
     dropout: float = setting(0.1, "rewarm", "dropout in every block", ge=0, lt=1)
     drop_path: float = setting(0.0, "rewarm", "chance to skip the deepest block (stochastic depth)", ge=0, lt=1)
 
@@ -146,6 +149,9 @@ class AugmentSection(Section):
         0, "rewarm", "batches after the clean start over which the augmented part of the clips grows to all", ge=0
     )
     speed: tuple[float, float] = setting((0.9, 1.1), "rewarm", "slowest and fastest playing speed")
+    formants: tuple[float, float] = setting(
+        (1.0, 1.0), "rewarm", "lowest and highest factor by which a voice's formants move, pitch and tempo apart"
+    )
     gain_db: tuple[float, float] = setting((-6.0, 6.0), "rewarm", "softest and loudest change of level")
     noise_share: float = setting(0.5, "rewarm", "part of the clips that get noise", ge=0, le=1)
     noise_snr_db: tuple[float, float] = setting((5.0, 25.0), "rewarm", "loudest and softest noise")

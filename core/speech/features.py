@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -52,21 +53,22 @@ def frames(samples: Any) -> Any:
     return (samples + SHIFT // 2) // SHIFT
 
 
+def mel(hz: Any) -> Any:
+    """Kaldi's mel scale (number or array of Hz)."""
+    return 1127.0 * np.log1p(hz / 700.0)
+
+
 def mel_bank() -> Tensor:
-    """Kaldi's triangular filters in mel = 1127 ln(1 + f / 700), (FFT // 2 + 1, F); the Nyquist bin has no weight.
+    """Kaldi's triangular filters, even in mel, (FFT // 2 + 1, F); the Nyquist bin has no weight.
 
     Written out here because torchaudio, which has the same matrix, takes seconds to import and the client
     needs nothing else of it.
     """
 
-    def mel(hz: Tensor) -> Tensor:
-        return 1127.0 * torch.log1p(hz / 700.0)
-
-    edges_hz = torch.tensor([LOW_HZ, SAMPLE_RATE_HZ / 2 + HIGH_HZ], dtype=torch.float64)
-    low, high = mel(edges_hz).tolist()
+    low, high = mel(LOW_HZ), mel(SAMPLE_RATE_HZ / 2 + HIGH_HZ)
     step = (high - low) / (FILTERS + 1)
     left = low + step * torch.arange(FILTERS, dtype=torch.float64)
-    bins = mel(torch.arange(FFT // 2 + 1, dtype=torch.float64) * (SAMPLE_RATE_HZ / FFT))[:, None]
+    bins = torch.from_numpy(mel(np.arange(FFT // 2 + 1) * (SAMPLE_RATE_HZ / FFT)))[:, None]
     bank = torch.minimum((bins - left) / step, (left + 2 * step - bins) / step).clamp_min(0.0)
     bank[-1] = 0.0
     return bank.float()

@@ -21,6 +21,8 @@ from core.speech.features import FILTERS
 #: at all still gives numbers where -inf would give NaN.
 ABSENT = -1e4
 ROTARY_BASE = 10_000.0
+#: What a filter's power is at least (Kaldi's floor), and so that of a clip without frames.
+LEAST_POWER = torch.finfo(torch.float32).eps
 
 
 def out_frames(frames: Any) -> Any:
@@ -166,16 +168,34 @@ class SpeechModel(nn.Module):
         self.mean_F.copy_(mean_F)
         self.std_F.copy_(std_F)
 
+    def levelled(self, features_NTF: Tensor, frames_N: Tensor) -> Tensor:
+        """Features (N, T, F), of which normalisation by the clip takes the log of the clip's mean power in each filter.
+
+        The level of a recording and the colour of its microphone multiply power, so they cancel; and as loud frames
+        make the mean, silence between words does not.
+        """
+        if self.config.normalisation == "corpus":
+            return features_NTF
+        inside_NT1 = mask_of(frames_N, features_NTF.shape[1])[:, :, None]
+        power_N1F = torch.where(inside_NT1, features_NTF, ABSENT).exp().sum(dim=1, keepdim=True)
+        mean_N1F = power_N1F / frames_N.clamp_min(1)[:, None, None]
+        return features_NTF - mean_N1F.clamp_min(LEAST_POWER).log()
+
     def forward(self, features_NTF: Tensor, frames_N: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities (N, U, V) float32 and output frames (N) int64; beyond a clip's own they mean nothing."""
         log_probs, frames, _ = self.forward_with_taps(features_NTF, frames_N, ())
         return log_probs, frames
 
     def forward_with_taps(
-        self, features_NTF: Tensor, frames_N: Tensor, layers: tuple[int, ...]
+        self, features_NTF: Tensor, frames_N: Tensor, layers: tuple[int, ...], hidden_NTF: Tensor | None = None
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Like ``forward``, and what the same head reads after the blocks ``layers`` (from 1), in block order."""
-        normalised = (features_NTF - self.mean_F) / self.std_F
+        """Like ``forward``, and what the same head reads after the blocks ``layers`` (from 1), in block order.
+
+        Where ``hidden_NTF`` is true the model sees the corpus's mean.
+        """
+        normalised = (self.levelled(features_NTF, frames_N) - self.mean_F) / self.std_F
+        if hidden_NTF is not None:
+            normalised = normalised.masked_fill(hidden_NTF, 0.0)
         x, frames_N = self.stem(normalised, frames_N)
         inside_NU = mask_of(frames_N, x.shape[1])
         absent_N11U = torch.where(inside_NU, 0.0, ABSENT)[:, None, None, :]

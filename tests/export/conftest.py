@@ -36,10 +36,10 @@ FIELDS = {
 }
 
 
-def tiny_model(seed: int = 0) -> SpeechModel:
+def tiny_model(seed: int = 0, **fields: object) -> SpeechModel:
     """Random weights with opinions."""
     torch.manual_seed(seed)
-    model = SpeechModel(ModelSection.model_validate(TINY), len(VOCABULARY)).eval()
+    model = SpeechModel(ModelSection.model_validate({**TINY, **fields}), len(VOCABULARY)).eval()
     torch.nn.init.normal_(model.head.weight, std=0.5)
     model.set_statistics(torch.linspace(-9, -6, 80), torch.linspace(2, 3, 80))
     return model

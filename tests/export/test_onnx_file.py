@@ -29,6 +29,22 @@ def test_the_file_equals_the_model_at_lengths_it_was_not_traced_with(
     np.testing.assert_allclose(log_probs, expected, atol=1e-4)
 
 
+def test_normalisation_by_the_clip_is_in_the_file(tmp_path: Path) -> None:
+    model = tiny_model(normalisation="clip")
+    export_float(model, VOCABULARY.symbols, {}, tmp_path / FLOAT_FILE)
+    (tmp_path / "tokens.txt").write_text(VOCABULARY.tokens_text(), encoding="utf-8")
+    features = torch.randn(4, 333, 80, generator=torch.Generator().manual_seed(3)) * 2 - 7
+    frames = torch.tensor([333, 1, 97, 0])
+    features[2, 97:] = 60.0
+    with torch.no_grad():
+        expected, expected_frames = model(features, frames)
+    log_probs, out = Recogniser(tmp_path, FLOAT_FILE).outputs(features.numpy(), frames.numpy())
+    assert out.tolist() == expected_frames.tolist()
+    for mine, theirs, U in zip(expected, log_probs, expected_frames.tolist(), strict=True):
+        np.testing.assert_allclose(theirs[:U], mine[:U], atol=1e-4)
+    assert np.isfinite(log_probs).all()
+
+
 @pytest.mark.parametrize("file", [FLOAT_FILE, INT8_FILE])
 def test_a_clip_without_frames_gives_numbers_and_no_frames(file: str, exported: Path) -> None:
     features = np.zeros((2, 9, 80), dtype=np.float32)

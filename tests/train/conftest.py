@@ -45,7 +45,7 @@ TINY = {
         "steps": 12, "lr": 1e-2, "warmup_steps": 3, "max_batch_seconds": 3.5, "log_every_steps": 2,
         "eval_every_steps": 4, "checkpoint_minutes": 1e-9, "keep_checkpoints": 3,
     },
-    "augment": {"start_after_steps": 4},
+    "augment": {"start_after_steps": 4, "formants": [0.9, 1.1]},
     "spec_augment": {"time_width": 8},
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What happens to a training clip's sound, from (seed, epoch, id) alone: speed, level, noise, rooms, phones, masks."""
+"""What happens to a training clip's sound, from (seed, epoch, id) alone: speed, level, noise, rooms, phones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from core.manifest import SAMPLE_RATE_HZ
 from core.speech.audio import resample
-from core.speech.config import AugmentSection, SpecAugmentSection
+from core.speech.config import AugmentSection
 
 #: A telephone's band in Hz (ITU-T G.712).
 PHONE_BAND_HZ = (300.0, 3400.0)
@@ -117,22 +117,3 @@ def _band(sound: np.ndarray, random: np.random.Generator) -> np.ndarray:
     wave = torch.from_numpy(np.ascontiguousarray(sound / room, dtype=np.float32))
     wave = highpass_biquad(wave, SAMPLE_RATE_HZ, low * random.uniform(0.5, 1.2))
     return lowpass_biquad(wave, SAMPLE_RATE_HZ, high * random.uniform(0.9, 1.6)).numpy() * room
-
-
-def masks(
-    frames: int, filters: int, config: SpecAugmentSection, random: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Which frames (T,) and filters (F,) of a clip are hidden; time masks never hide more than their share of it."""
-    time = np.zeros(frames, dtype=bool)
-    left = int(frames * config.max_time_share)
-    for _ in range(config.time_masks):
-        width = min(int(random.integers(0, config.time_width + 1)), left)
-        start = int(random.integers(0, frames - width + 1))
-        time[start : start + width] = True
-        left -= width
-    frequency = np.zeros(filters, dtype=bool)
-    for _ in range(config.freq_masks):
-        width = int(random.integers(0, min(config.freq_width, filters) + 1))
-        start = int(random.integers(0, filters - width + 1))
-        frequency[start : start + width] = True
-    return time, frequency

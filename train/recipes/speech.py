@@ -63,10 +63,10 @@ class SpeechRecipe:
         """CTC summed over the batch's letters: a long ayah weighs no more per letter than a short one."""
         assert isinstance(model, SpeechModel)
         features, frames_N = self._front_end(batch.audio_NS, batch.samples_N)
-        if batch.time_mask_NT is not None and batch.filter_mask_NF is not None:
-            hidden = batch.time_mask_NT[:, :, None] | batch.filter_mask_NF[:, None, :]
-            features = torch.where(hidden, model.mean_F, features)
-        log_probs, out_N, taps = model.forward_with_taps(features, frames_N, self._taps)
+        hidden = None
+        if batch.changes is not None:
+            features, hidden = batch.changes.done(features), batch.changes.hidden()
+        log_probs, out_N, taps = model.forward_with_taps(features, frames_N, self._taps, hidden)
         final = self._ctc(log_probs, out_N, batch)
         total = final
         if taps:
@@ -161,7 +161,7 @@ def tap_layers(config: SpeechRun) -> tuple[int, ...]:
     return layers
 
 
-def feature_statistics(rows: Sequence[Row], clips: Clips) -> tuple[Tensor, Tensor]:
+def feature_statistics(rows: Sequence[Row], clips: Clips, model: SpeechModel) -> tuple[Tensor, Tensor]:
     """Mean and deviation of each filter (80) over the frames of at most 400 clips taken evenly along the manifest."""
     taken = min(len(rows), STATISTICS_CLIPS)
     front_end = FrontEnd()
@@ -169,7 +169,7 @@ def feature_statistics(rows: Sequence[Row], clips: Clips) -> tuple[Tensor, Tenso
     for row in (i * len(rows) // taken for i in range(taken)):
         samples = torch.from_numpy(clips.plain(row).samples)
         features, frames_N = front_end(samples[None], torch.tensor([len(samples)]))
-        own = features[0, : int(frames_N[0])].double()
+        own = model.levelled(features, frames_N)[0, : int(frames_N[0])].double()
         count += len(own)
         total += own.sum(0)
         squares += own.square().sum(0)
@@ -214,7 +214,7 @@ def build(config: SpeechRun, prepared: Prepared, root: Path, device: torch.devic
     recipe = SpeechRecipe(config, clips, valid, vocabulary, device)
 
     def start() -> None:
-        mean, std = feature_statistics(rows, clips)
+        mean, std = feature_statistics(rows, clips, model)
         model.set_statistics(mean.to(device), std.to(device))
 
     model.to(device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,52 +14,49 @@ from torch import Tensor
 from core.manifest import Manifest, Row
 from core.speech import audio
 from core.speech.config import SpeechRun
-from core.speech.features import FILTERS, frames
+from core.speech.features import frames
 from core.speech.text import Vocabulary, frames_needed
 from train.batching import epoch_batches, random_for, row_weights
 from train.recipe import Draw
-from train.recipes.augment import augmented, masks
+from train.recipes.augment import augmented
+from train.recipes.spectrum import Change, Changes, drawn
 
 
 @dataclass(frozen=True)
 class Example:
-    """One clip ready for a batch: samples (S,) float32, ids, masks over its frames (T,) and filters (F,)."""
+    """One clip ready for a batch: samples (S,) float32, ids, and what is to happen to its features."""
 
     row: int
     samples: np.ndarray
     ids: tuple[int, ...]
     seconds: float
-    time_mask: np.ndarray | None = None
-    filter_mask: np.ndarray | None = None
+    change: Change | None = None
 
 
 @dataclass(frozen=True)
 class SpeechBatch:
-    """N clips: audio_NS padded with zeros, samples_N, targets_NL padded with 0, lengths_N, masks (True hides)."""
+    """N clips: audio_NS padded with zeros, samples_N, targets_NL padded with 0, lengths_N, changes to features."""
 
     indices: tuple[int, ...]
     audio_NS: Tensor
     samples_N: Tensor
     targets_NL: Tensor
     lengths_N: Tensor
-    time_mask_NT: Tensor | None
-    filter_mask_NF: Tensor | None
+    changes: Changes | None
     units: float
 
     def to(self, device: torch.device) -> SpeechBatch:
-        if device.type == "cpu":
-            return self
-        moved: dict[str, Any] = {
-            name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
-            for name, value in vars(self).items()
-        }
-        return SpeechBatch(**moved)
+        return self if device.type == "cpu" else self._map(lambda value: value.to(device, non_blocking=True))
 
     def pin_memory(self) -> SpeechBatch:
-        pinned: dict[str, Any] = {
-            name: v.pin_memory() if isinstance(v, Tensor) else v for name, v in vars(self).items()
-        }
-        return SpeechBatch(**pinned)
+        return self._map(lambda value: value.pin_memory())
+
+    def _map(self, move: Callable[[Tensor], Tensor]) -> SpeechBatch:
+        moved: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            moved[name] = move(value) if isinstance(value, Tensor) else value
+        moved["changes"] = None if self.changes is None else self.changes.map(move)
+        return SpeechBatch(**moved)
 
     def describe(self) -> str:
         return f"{len(self.indices)} clips, {self.units:.1f} s"
@@ -74,22 +71,13 @@ def collate(examples: Sequence[Example]) -> SpeechBatch:
     for i, example in enumerate(examples):
         audio_NS[i, : samples[i]] = torch.from_numpy(example.samples)
         targets_NL[i, : len(example.ids)] = torch.tensor(example.ids, dtype=torch.int64)
-    time_NT = filter_NF = None
-    if any(e.time_mask is not None for e in examples):
-        time_NT = torch.zeros(len(examples), max(frames(n) for n in samples), dtype=torch.bool)
-        filter_NF = torch.zeros(len(examples), FILTERS, dtype=torch.bool)
-        for i, example in enumerate(examples):
-            if example.time_mask is not None and example.filter_mask is not None:
-                time_NT[i, : len(example.time_mask)] = torch.from_numpy(example.time_mask)
-                filter_NF[i] = torch.from_numpy(example.filter_mask)
     return SpeechBatch(
         indices=tuple(e.row for e in examples),
         audio_NS=audio_NS,
         samples_N=torch.tensor(samples, dtype=torch.int64),
         targets_NL=targets_NL,
         lengths_N=torch.tensor([len(e.ids) for e in examples], dtype=torch.int64),
-        time_mask_NT=time_NT,
-        filter_mask_NF=filter_NF,
+        changes=Changes.of([e.change for e in examples], max(frames(n) for n in samples)),
         units=sum(e.seconds for e in examples),
     )
 
@@ -151,8 +139,8 @@ class Clips:
         if random.random() >= draw.share:
             return example
         samples = augmented(example.samples, self._config.augment, random)
-        time, filters = masks(frames(len(samples)), FILTERS, self._config.spec_augment, random)
-        return Example(row, samples, example.ids, example.seconds, time, filters)
+        change = drawn(frames(len(samples)), self._config.augment, self._config.spec_augment, random)
+        return Example(row, samples, example.ids, example.seconds, change)
 
 
 def fitting(manifest: Manifest, vocabulary: Vocabulary, fastest: float) -> tuple[list[Row], int]:

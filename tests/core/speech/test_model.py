@@ -103,6 +103,46 @@ def test_statistics_are_part_of_the_model_and_normalise_inside_it() -> None:
     torch.testing.assert_close(inside, outside, atol=1e-4, rtol=0)
 
 
+BY_CLIP = TINY.model_copy(update={"normalisation": "clip"})
+
+
+def spoken(T: int, seed: int = 1) -> torch.Tensor:
+    """Features with power in every filter."""
+    return torch.randn(T, 80, generator=torch.Generator().manual_seed(seed)) * 2 - 3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_normalised_by_the_clip_level_and_microphone_have_no_say(seed: int) -> None:
+    model, row = tiny(BY_CLIP), spoken(60, seed)
+    microphone = torch.randn(80, generator=torch.Generator().manual_seed(seed + 100)) * 2 + 3
+    torch.testing.assert_close(alone(model, row + microphone), alone(model, row), atol=1e-3, rtol=0)
+    plain = tiny()
+    assert not torch.allclose(alone(plain, row + microphone), alone(plain, row), atol=0.1)
+
+
+def test_normalised_by_the_clip_neighbours_and_padding_change_nothing() -> None:
+    model, rows = tiny(BY_CLIP), [spoken(T, T) for T in (1, 2, 7, 40, 99)]
+    for fill in (0.0, -15.9, 80.0):
+        with torch.no_grad():
+            log_probs, frames = model(*batch(rows, fill=fill))
+        for row, heard, U in zip(rows, log_probs, frames.tolist(), strict=True):
+            torch.testing.assert_close(heard[:U], alone(model, row), atol=1e-4, rtol=0)
+
+
+def test_normalised_by_the_clip_each_filter_has_a_mean_power_of_one() -> None:
+    levelled = tiny(BY_CLIP).levelled(*batch([spoken(50), spoken(9, 2)]))
+    for row, T in zip(levelled, (50, 9), strict=True):
+        torch.testing.assert_close(row[:T].exp().mean(0), torch.ones(80))
+
+
+def test_normalised_by_the_clip_nothing_and_silence_give_numbers() -> None:
+    floor = math.log(torch.finfo(torch.float32).eps)
+    model = tiny(BY_CLIP)
+    with torch.no_grad():
+        log_probs, _ = model(*batch([torch.zeros(0, 80), torch.full((20, 80), floor), torch.full((20, 80), -1e3)]))
+    assert torch.isfinite(log_probs).all()
+
+
 def test_positions_matter_and_time_order_is_heard() -> None:
     config = TINY.model_copy(update={"kernel": 3, "blocks": 1})
     model, row = tiny(config), clips([64])[0]

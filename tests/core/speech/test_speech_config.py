@@ -128,7 +128,7 @@ def test_every_field_says_what_it_is_and_what_a_change_of_it_does():
     ("change", "fields"),
     [
         ("fixed", {"recipe", "data.text", "model.preset", "model.width", "model.blocks", "model.heads",
-                   "model.ff_factor", "model.kernel", "model.stem_channels"}),
+                   "model.ff_factor", "model.kernel", "model.stem_channels", "model.normalisation"}),
         ("plan", {"train.seed", "train.max_batch_seconds", "train.max_batch_clips", "data.ordinary_share",
                   "data.warsh_weight", "data.repeat_cap"}),
     ],

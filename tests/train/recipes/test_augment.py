@@ -1,4 +1,4 @@
-"""What may happen to a clip's sound and features, and what must not."""
+"""What may happen to a clip's sound, and what must not."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.speech.config import AugmentSection, SpecAugmentSection
+from core.speech.config import AugmentSection
 from train.batching import random_for
-from train.recipes.augment import augmented, masks
+from train.recipes.augment import augmented
 
 EVERYTHING = AugmentSection(speed=(0.9, 1.1), noise_share=1.0, tilt_share=1.0, reverb_share=1.0, band_share=1.0)
 NOTHING: dict[str, Any] = {
@@ -161,33 +161,3 @@ def test_an_effect_comes_to_its_share_of_the_clips(share: str) -> None:
     clean = tone(440, 800)
     changed = sum(not np.array_equal(augmented(clean, alone(**{share: 0.3}), random_for(i)), clean) for i in range(300))
     assert changed / 300 == pytest.approx(0.3, abs=0.08)
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    st.integers(0, 500), st.integers(0, 10), st.integers(0, 120), st.floats(0, 1), st.integers(0, 4),
-    st.integers(0, 80), st.integers(0, 1000),
-)  # fmt: skip
-def test_masks_lie_inside_the_clip_and_hide_at_most_their_share(
-    frames: int, count: int, width: int, share: float, bands: int, band_width: int, seed: int
-) -> None:
-    config = SpecAugmentSection(
-        time_masks=count, time_width=width, max_time_share=share, freq_masks=bands, freq_width=band_width
-    )
-    time, filters = masks(frames, 80, config, random_for(seed))
-    assert (time.shape, filters.shape) == ((frames,), (80,))
-    assert time.sum() <= min(frames * share, count * width)
-    assert filters.sum() <= bands * band_width
-
-
-def test_masks_use_what_they_may() -> None:
-    config = SpecAugmentSection(time_masks=5, time_width=40, max_time_share=0.15, freq_masks=2, freq_width=27)
-    drawn = [masks(400, 80, config, random_for(seed)) for seed in range(200)]
-    hidden = [time.sum() for time, _ in drawn]
-    assert max(hidden) > 50
-    assert np.mean(hidden) > 35
-    where = np.sum([time for time, _ in drawn], axis=0)
-    # everywhere in the clip alike, but for its very ends
-    assert where[20:-20].min() > 5
-    assert max(filters.sum() for _, filters in drawn) > 40
-    assert len({tuple(time) for time, _ in drawn}) == 200

@@ -20,6 +20,7 @@ from core.speech.text import TEXT_MODES, Vocabulary
 from tests.train.conftest import CPU, WORDS, publish_rows, tiny_config, tone_rows
 from train.recipe import Draw
 from train.recipes import builder
+from train.recipes.spectrum import Change, source_filters
 from train.recipes.speech import MIN_VARIANCE, STATISTICS_CLIPS, Built, feature_statistics, fixed_batches, tap_layers
 from train.recipes.speech_data import Example
 
@@ -103,18 +104,31 @@ def test_a_block_that_is_not_there_is_refused(named: list[int]) -> None:
         tap_layers(config)
 
 
-def test_what_is_masked_has_no_say(root: Path, rows: list[Row]) -> None:
-    made = built(root, rows, tiny_config(model=STILL))
+@pytest.mark.parametrize("normalisation", ["corpus", "clip"])
+def test_what_is_masked_has_no_say(normalisation: str, root: Path, rows: list[Row]) -> None:
+    made = built(root, rows, tiny_config(model={**STILL, "normalisation": normalisation}))
 
     def loss(sound: np.ndarray, hidden: bool) -> float:
         count = frames(len(sound))
-        masks = (np.full(count, hidden), np.zeros(80, bool))
-        return made.recipe.loss(made.model, made.recipe.collate([Example(0, sound, (3, 4), 1.0, *masks)])).sum.item()
+        change = Change(np.full(count, hidden), np.zeros(80, bool), source_filters(1.0))
+        return made.recipe.loss(made.model, made.recipe.collate([Example(0, sound, (3, 4), 1.0, change)])).sum.item()
 
     quiet = np.zeros(8000, np.float32)
     loud = np.random.default_rng(1).standard_normal(8000).astype(np.float32)
     assert loss(quiet, True) == loss(loud, True)
     assert loss(quiet, False) != loss(loud, False)
+
+
+def test_a_voice_that_was_moved_is_trained_as_it_then_sounds(root: Path, rows: list[Row]) -> None:
+    made = built(root, rows, tiny_config(model=STILL))
+    sound = np.random.default_rng(1).standard_normal(8000).astype(np.float32)
+
+    def loss(factor: float) -> float:
+        change = Change(np.zeros(50, bool), np.zeros(80, bool), source_filters(factor))
+        return made.recipe.loss(made.model, made.recipe.collate([Example(0, sound, (3, 4), 1.0, change)])).sum.item()
+
+    plain = made.recipe.loss(made.model, made.recipe.collate([Example(0, sound, (3, 4), 1.0)])).sum.item()
+    assert loss(1.0) == pytest.approx(plain, rel=1e-5) and loss(1.2) != pytest.approx(plain, rel=1e-4)
 
 
 def test_a_validation_hears_every_clip_in_the_order_of_the_manifest(root: Path, rows: list[Row]) -> None:
@@ -154,7 +168,7 @@ def test_validation_batches_are_the_same_every_time_and_hold_each_clip_once(rows
 def test_statistics_are_of_all_frames_and_of_clips_taken_evenly(root: Path, rows: list[Row]) -> None:
     made = built(root, rows, tiny_config())
     clips = made.recipe.source
-    mean, std = feature_statistics(rows, clips)
+    mean, std = feature_statistics(rows, clips, made.model)
     front_end = FrontEnd()
     all_frames = []
     for place in range(12):
@@ -170,18 +184,26 @@ def test_statistics_are_of_all_frames_and_of_clips_taken_evenly(root: Path, rows
             asked.append(row)
             return clips.plain(row % 12)
 
-    feature_statistics([rows[0]] * 1000, Recorded())  # type: ignore[arg-type]
+    feature_statistics([rows[0]] * 1000, Recorded(), made.model)  # type: ignore[arg-type]
     assert len(asked) == 400 and asked[0] == 0 and asked[-1] >= 997
     assert {later - earlier for earlier, later in pairwise(asked)} == {2, 3}
     assert len(asked) == STATISTICS_CLIPS
 
 
-def test_silence_has_a_deviation_too(rows: list[Row]) -> None:
+def test_statistics_are_of_what_the_model_normalises(root: Path, rows: list[Row]) -> None:
+    made = built(root, rows, tiny_config(model={"normalisation": "clip"}))
+    by_corpus, _ = feature_statistics(rows, made.recipe.source, built(root, rows, tiny_config()).model)
+    mean, _ = feature_statistics(rows, made.recipe.source, made.model)
+    # below the mean power, whose logarithm was taken out
+    assert float(mean.max()) < 0 and not torch.allclose(mean, by_corpus, atol=0.5)
+
+
+def test_silence_has_a_deviation_too(root: Path, rows: list[Row]) -> None:
     class Silence:
         def plain(self, row: int) -> Any:
             return Example(row, np.zeros(1600, np.float32), (1,), 0.1)
 
-    _, std = feature_statistics(rows[:3], Silence())  # type: ignore[arg-type]
+    _, std = feature_statistics(rows[:3], Silence(), built(root, rows, tiny_config()).model)  # type: ignore[arg-type]
     assert torch.allclose(std, torch.full((80,), MIN_VARIANCE**0.5))
 
 

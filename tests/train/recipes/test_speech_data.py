@@ -17,6 +17,7 @@ from core.speech.config import SpeechRun
 from core.speech.text import TEXT_MODES, Vocabulary
 from tests.train.conftest import WORDS, tiny_config, tone_rows
 from train.recipe import Draw
+from train.recipes.spectrum import Change, source_filters
 from train.recipes.speech_data import Clips, Example, collate, fitting
 
 VOCABULARY = Vocabulary.of(TEXT_MODES["plain"], WORDS)
@@ -68,7 +69,7 @@ def test_a_clean_turn_is_the_clip_itself(rows: list[Row], root: Path) -> None:
     made = clips(rows, root)
     clean = made.encode(3, Draw(seed=1, epoch=1, repeat=0, clean=True))
     assert np.array_equal(clean.samples, made.plain(3).samples)
-    assert clean.time_mask is clean.filter_mask is None
+    assert clean.change is None
     assert len(clean.samples) == rows[3].samples
     assert VOCABULARY.decode(clean.ids) == rows[3].text
 
@@ -78,7 +79,7 @@ def test_a_share_of_the_turns_is_augmented_and_the_rest_are_the_clip_itself(rows
 
     def augmented(share: float) -> list[bool]:
         draws = (Draw(seed=1, epoch=epoch, repeat=0, clean=False, share=share) for epoch in range(60))
-        return [made.encode(3, draw).time_mask is not None for draw in draws]
+        return [made.encode(3, draw).change is not None for draw in draws]
 
     assert not any(augmented(0.0))
     assert all(augmented(1.0))
@@ -95,9 +96,9 @@ def test_a_turn_is_a_function_of_seed_epoch_clip_and_turn(rows: list[Row], root:
     one = made.encode(3, draw)
     again = clips(rows, root).encode(3, draw)
     assert np.array_equal(one.samples, again.samples)
-    assert one.time_mask is not None
-    assert again.time_mask is not None
-    assert np.array_equal(one.time_mask, again.time_mask)
+    assert one.change is not None and again.change is not None
+    for name, value in vars(one.change).items():
+        assert np.array_equal(value, vars(again.change)[name]), name
     for other in (replace(draw, seed=2), replace(draw, epoch=3), replace(draw, repeat=1)):
         assert not np.array_equal(one.samples, made.encode(3, other).samples)
     # by what the clip is, not by where it stands
@@ -116,9 +117,8 @@ def example(samples: int, ids: tuple[int, ...], *, masked: bool = False) -> Exam
     frames = (samples + 80) // 160
     time, filters = np.zeros(frames, bool), np.zeros(80, bool)
     time[: frames // 2], filters[7] = True, True
-    return Example(
-        samples, np.full(samples, 0.5, np.float32), ids, samples / 16_000, *((time, filters) if masked else ())
-    )
+    change = Change(time, filters, source_filters(1.0)) if masked else None
+    return Example(samples, np.full(samples, 0.5, np.float32), ids, samples / 16_000, change)
 
 
 def test_clips_of_different_lengths_are_padded_at_their_ends() -> None:
@@ -129,18 +129,17 @@ def test_clips_of_different_lengths_are_padded_at_their_ends() -> None:
     assert batch.targets_NL.tolist() == [[1, 2, 3], [4, 0, 0]]
     assert batch.lengths_N.tolist() == [3, 1]
     assert batch.indices == (400, 160)
-    assert batch.time_mask_NT is batch.filter_mask_NF is None
+    assert batch.changes is None
     assert batch.units == pytest.approx(560 / 16_000)
     assert batch.describe() == "2 clips, 0.0 s"
 
 
 def test_masks_go_with_the_clips_that_have_them() -> None:
     batch = collate([example(1600, (1,), masked=True), example(3200, (1,))])
-    assert batch.time_mask_NT is not None
-    assert batch.filter_mask_NF is not None
-    assert batch.time_mask_NT.shape == (2, 20)
-    assert batch.time_mask_NT.sum(1).tolist() == [5, 0]
-    assert batch.filter_mask_NF.nonzero().tolist() == [[0, 7]]
+    assert batch.changes is not None
+    assert batch.changes.time_mask_NT.shape == (2, 20)
+    assert batch.changes.time_mask_NT.sum(1).tolist() == [5, 0]
+    assert batch.changes.filter_mask_NF.nonzero().tolist() == [[0, 7]]
 
 
 def test_a_batch_already_on_the_cpu_is_not_copied() -> None:
