@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from typing import Protocol, Self
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, Self
 
 import typer
 
-from cli.words import SYNTHETIC, duration, rate, steps, time_of_day
+from cli.words import caveat, duration, rate, steps, time_of_day
 from core.events import Evaluated, Event, Rewarmed, SaveFailed, Skipped, Started, Trained
 from core.status import Status, step_status
 
@@ -38,14 +38,15 @@ def progress_line(status: Status, now: float) -> str:
     return "  ".join(parts)
 
 
-def sentences(event: Event, synthetic: bool = False) -> list[str]:
-    """What of an event is worth a line that stays; scores on synthetic speech never without saying so."""
+def sentences(event: Event, facts: Mapping[str, Any] | None = None) -> list[str]:
+    """What of an event is worth a line that stays. ``facts`` are the session's: scores never without their caveat."""
     match event:
         case Started():
             return event.notes
         case Evaluated():
             best = ", the best so far" if event.is_best else ""
-            kind = SYNTHETIC if synthetic else ""
+            known = facts or {}
+            kind = caveat(synthetic=bool(known.get("synthetic")), seen=bool(known.get("seen_in_training")))
             return [f"step {event.step:,}: error rate {rate(event.main)} on the validation clips{kind}{best}"]
         case Rewarmed():
             return [f"step {event.step:,}: the learning rate warms up again: {event.reason}"]
@@ -86,7 +87,7 @@ class PlainProgress:
     def __call__(self, event: Event) -> None:
         now = self._clock()
         self.status = step_status(self.status, event, now)
-        for sentence in sentences(event, self.status.facts.get("synthetic", False)):
+        for sentence in sentences(event, self.status.facts):
             self._write(sentence)
         if isinstance(event, Trained) and now - self._written_at >= self._every:
             self._written_at = now
@@ -122,7 +123,7 @@ class TerminalProgress:
     def __call__(self, event: Event) -> None:
         now = self._clock()
         self.status = step_status(self.status, event, now)
-        for sentence in sentences(event, self.status.facts.get("synthetic", False)):
+        for sentence in sentences(event, self.status.facts):
             self.say(sentence)
         text = progress_line(self.status, now)
         total = self.status.planned or None

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from cli.words import SYNTHETIC, duration, rate, steps, time_of_day
+from cli.words import caveat, duration, rate, steps, time_of_day
 from core.run_dir import RunDir, read_json
 
 #: How an ended session is called once its process is gone; what was refused changed nothing.
@@ -189,7 +189,7 @@ def _best(facts: dict[str, Any]) -> str:
 
 
 def _kind(facts: dict[str, Any]) -> str:
-    return SYNTHETIC if (facts["data"] or {}).get("synthetic") else ""
+    return caveat(synthetic=bool((facts["data"] or {}).get("synthetic")), seen=bool(facts.get("seen_in_training")))
 
 
 def _loss(facts: dict[str, Any]) -> str:

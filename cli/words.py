@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-#: Said wherever a score of the embedded sample is shown.
-SYNTHETIC = " (synthetic speech)"
+
+def caveat(*, synthetic: bool, seen: bool) -> str:
+    """What is said wherever a score is shown that says nothing about people, or flatters; else nothing."""
+    words = [word for word, holds in (("synthetic speech", synthetic), ("seen in training", seen)) if holds]
+    return f" ({', '.join(words)})" if words else ""
 
 
 def duration(seconds: float) -> str:

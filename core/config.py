@@ -67,6 +67,9 @@ class TrainSection(Section):
     deterministic: bool = setting(False, "free", "bit-equal results on a GPU too, at a price in speed")
     log_every_steps: int = setting(50, "free", "updates between two log lines", ge=1)
     eval_every_steps: int = setting(1000, "free", "updates between two validations", ge=1)
+    allow_seen: bool = setting(
+        False, "free", "go on although readers that were trained on are held out now; every score says so"
+    )
     keep_checkpoints: int = setting(10, "free", "newest step_*.pt kept for averaging; 0 keeps all", ge=0)
     checkpoint_minutes: float = setting(10.0, "free", "wall minutes between two saves of last.pt", gt=0)
     max_bad_rows: int = setting(20, "free", "rows that fail to decode before the session stops", ge=0)

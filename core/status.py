@@ -205,5 +205,5 @@ def status_json(name: str, status: Status) -> dict[str, Any]:
 #: What a run's beginning says once and for all.
 STATIC_FACTS = (
     "params_m", "train_clips", "valid_clips", "train_hours", "valid_hours", "hours_by_reciter", "model", "train",
-    "data_id",
+    "data_id", "seen_in_training",
 )  # fmt: skip

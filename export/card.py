@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from core.seen import names_of
 from export.client import FLOAT_FILE, INT8_FILE
 
 SYNTHETIC = (
@@ -43,6 +44,7 @@ def card(facts: Mapping[str, Any]) -> str:
         f"{len(facts['vocabulary'])} symbols.",
         "Trained on " + ", ".join(f"{h:.2f} h of `{name}`" for name, h in facts["trained_hours"].items()) + ".",
         CHANGED if facts["data_changed"] else "",
+        seen_sentence(facts["seen_in_training"]),
         "## On whom it was tested",
         f"All figures are of `{INT8_FILE}`, greedy, as sums over all clips; letters are counted without spaces.",
         _table(
@@ -84,6 +86,11 @@ def card(facts: Mapping[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def seen_sentence(seen: Sequence[str]) -> str:
+    """What a reader of the scores must know of ``seen``; nothing where nobody was."""
+    return f"**Seen in training** before they were held out: {names_of(seen)}. The scores flatter." if seen else ""
+
+
 def _groups(scores: Mapping[str, Any]) -> Iterable[str]:
     for split in ("test", "valid"):
         found = scores[split]
@@ -114,7 +121,12 @@ def score_lines(facts: Mapping[str, Any]) -> list[str]:
         f"({text}; {scores[split]['clips']:,} clips)"
         for split, text in facts["tested_on"].items()
     ]
-    return [*lines, "the speech is synthetic: these scores say nothing about people"] if facts["synthetic"] else lines
+    if facts["synthetic"]:
+        lines.append("the speech is synthetic: these scores say nothing about people")
+    if facts["seen_in_training"]:
+        names = names_of(facts["seen_in_training"])
+        lines.append(f"seen in training before they were held out, so these scores flatter: {names}")
+    return lines
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from core import checkpoint
 from core.config import config_id
-from core.errors import DataError, ExportRefused
+from core.errors import CheckpointError, DataError, ExportRefused
 from core.manifest import Prepared, Row, read_prepared
 from core.run_dir import TEMPORARY, RunDir, read_json, sync_folder, write_json, write_text
+from core.seen import held_out_groups
 from core.speech.config import SpeechRun
 from core.speech.features import FEATURE_PARAMETERS
 from core.speech.model import parameters_m
@@ -60,6 +62,7 @@ def export(run: RunDir, config: SpeechRun, *, unfinished: bool = False, report: 
     staging.mkdir(parents=True)
     try:
         facts = _facts(run, config, chosen, prepared) | {"unfinished": left, "candidates": table}
+        facts["seen_in_training"] = _seen_in_training(run, prepared, report)
         _write_files(staging, chosen, facts)
         facts |= _measure(staging, chosen, config, prepared, run, report)
         _write_facts(staging, facts)
@@ -127,6 +130,18 @@ def _facts(run: RunDir, config: SpeechRun, chosen: Candidate, prepared: Prepared
         "parameters_m": round(parameters_m(model), 3),
         "config": json.loads(config.model_dump_json()),
     }
+
+
+def _seen_in_training(run: RunDir, prepared: Prepared, report: Report) -> list[str]:
+    """Who and what is held out now although the run, which alone remembers it, has trained on it."""
+    held = held_out_groups(prepared.splits)
+    try:
+        groups = checkpoint.read(run.last)["identity"].get("groups") if run.last.exists() else None
+    except CheckpointError as error:
+        report(f"whom the run has trained on before cannot be read: {error}")
+        return []
+    trained = set() if groups is None else set(groups.tolist())
+    return sorted(name for group, name in held.items() if group in trained)
 
 
 def hours_by_source(rows: Sequence[Row]) -> dict[str, float]:
@@ -219,6 +234,7 @@ def _metrics(facts: Mapping[str, Any]) -> dict[str, Any]:
         "valid_id": facts["valid_id"],
         "config_id": facts["config_id"],
         "synthetic": facts["synthetic"],
+        "seen_in_training": facts["seen_in_training"],
         "parameters_m": facts["parameters_m"],
         "size_mb": facts["size_mb"]["int8"],
         "rtf": facts["rtf"]["int8"],

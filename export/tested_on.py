@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Mapping, Sequence
 
 from core.manifest import Manifest, Row
+from core.seen import reader_key
 from core.speech.text import TextMode
 
 TITLES = {"test": "test", "valid": "validation", "unseen_verse": "unseen verses"}
@@ -29,7 +29,7 @@ def sentences(splits: Mapping[str, Manifest], mode: TextMode) -> dict[str, str]:
 
 def _readers(rows: Sequence[Row], train: Sequence[Row]) -> list[str]:
     ours, theirs = _names(rows), _names(train)
-    known, unnamed = len(ours & theirs), sum(_name(row) is None for row in rows)
+    known, unnamed = len(ours & theirs), sum(reader_key(row) is None for row in rows)
     if not ours:
         return ["readers not named"]
     parts = []
@@ -39,7 +39,7 @@ def _readers(rows: Sequence[Row], train: Sequence[Row]) -> list[str]:
         parts.append(f"{_number(len(ours), 'reader')}, {'not' if len(ours) == 1 else 'none of them'} heard in training")
     if unnamed:
         parts.append(f"{unnamed:,} of {_number(len(rows), 'clip')} name no reader")
-    if nameless := sum(_name(row) is None for row in train):
+    if nameless := sum(reader_key(row) is None for row in train):
         parts.append(f"{nameless:,} of {_number(len(train), 'training clip')} name no reader")
     return parts
 
@@ -59,12 +59,7 @@ def _verses(rows: Sequence[Row], train: Sequence[Row], mode: TextMode) -> str:
 
 
 def _names(rows: Sequence[Row]) -> set[str]:
-    return {name for row in rows if (name := _name(row))}
-
-
-def _name(row: Row) -> str | None:
-    # preparation splits by the same key: one person under small differences of spelling
-    return " ".join(unicodedata.normalize("NFC", row.reciter or "").split()).casefold() or None
+    return {name for row in rows if (name := reader_key(row))}
 
 
 def _verse(text: str, mode: TextMode) -> str:

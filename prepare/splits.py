@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +12,7 @@ from typing import Any
 
 from core.errors import DataError
 from core.manifest import SPLITS, Row
+from core.seen import person, reader_key
 from core.speech.config import SplitSection
 from core.speech.text import TextMode
 from prepare.checks import Kept
@@ -72,15 +72,6 @@ class Splits:
     by_recording: frozenset[str] = frozenset()
     moved: Mapping[str, str] = field(default_factory=dict)
     could_train: bool = False
-
-
-def reader_key(row: Row) -> str | None:
-    """One person under small differences of spelling; None for a row without a reader."""
-    return _person(row.reciter or "") or None
-
-
-def _person(name: str) -> str:
-    return " ".join(unicodedata.normalize("NFC", name).split()).casefold()
 
 
 def recording_key(row: Row) -> str:
@@ -146,7 +137,7 @@ def _named(config: SplitSection, kept: Sequence[Kept]) -> dict[str, str]:
     named: dict[str, str] = {}
     for split, names in (("valid", config.valid), ("test", config.test)):
         for name in names:
-            key = _person(name)
+            key = person(name)
             if named.setdefault(key, split) != split:
                 raise DataError(f"data.split: {name!r} is named in valid and in test; a reader is held out for one")
             if key not in known:

@@ -80,6 +80,7 @@ class Checkpoints:
             "steps": identity.steps,
             "finished": progress.step >= progress.planned and progress.evaluated_step == progress.step,
             "session": identity.session,
+            "seen_in_training": identity.seen,
             "digest": digest,
         }
         try:

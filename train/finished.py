@@ -45,6 +45,7 @@ def write_train_metrics(run: RunDir, last: dict[str, Any]) -> None:
         "data_id": last["data_id"],
         "valid_id": last["valid_id"],
         "config_id": last["config_id"],
+        "seen_in_training": last.get("seen_in_training", []),
         "checkpoints": {path.name: sha256_of(path) for path in files},
     }
     # it may be there and speak of weights of before: whoever wrote last.json was killed before this

@@ -6,10 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from core.seen import names_of
+
 
 @dataclass(frozen=True, kw_only=True)
 class Basis:
-    """What a session stands on: ids of the data, the length asked for, and the configuration by change class."""
+    """What a session stands on: ids of the data, the length asked for, and the configuration by change class.
+
+    ``trained`` are the groups the run has trained on (of the saved one), ``held_out`` those that scores are taken on
+    with their names (of today's): core.seen makes both.
+    """
 
     data_id: str
     valid_id: str
@@ -19,6 +25,9 @@ class Basis:
     after_change: float = 0.2
     classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     symbols: tuple[str, ...] = ()
+    trained: frozenset[int] = frozenset()
+    held_out: Mapping[int, str] = field(default_factory=dict)
+    allow_seen: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +46,10 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What follows. ``refused`` is not empty when the checkpoint does not fit the configuration any more."""
+    """What follows. ``refused`` is not empty when the checkpoint does not fit configuration or data any more.
+
+    ``seen`` names what is held out now although the run has trained on it.
+    """
 
     planned: int
     new_epoch: bool = False
@@ -45,6 +57,7 @@ class Decision:
     reset_best: bool = False
     notes: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    seen: tuple[str, ...] = ()
 
 
 #: A planned length that moves by more than this part of itself warms the learning rate up again.
@@ -56,10 +69,18 @@ def reconcile(saved: Basis, now: Basis, point: Point, changed_rows: str = "") ->
     refused = differences(saved.classes.get("fixed", {}), now.classes.get("fixed", {}))
     if saved.symbols != now.symbols:
         refused += (_symbols_sentence(saved.symbols, now.symbols),)
+    seen = tuple(sorted(name for group, name in now.held_out.items() if group in saved.trained)) if point.step else ()
+    if seen and not now.allow_seen:
+        refused += (
+            f"{names_of(seen)}: trained on before and held out now, so that scores would flatter "
+            "(train.allow_seen: true goes on, and every score says so)",
+        )
     if refused:
-        return Decision(planned=point.planned, refused=refused)
+        return Decision(planned=point.planned, refused=refused, seen=seen)
 
     notes: list[str] = []
+    if seen:
+        notes.append(f"held out now although trained on before: {names_of(seen)}; every score says seen_in_training")
     rewarm: list[str] = []
     new_data = saved.data_id != now.data_id
     new_epoch = new_data and point.batch > 0
@@ -89,6 +110,7 @@ def reconcile(saved: Basis, now: Basis, point: Point, changed_rows: str = "") ->
         rewarm="; ".join(rewarm) if rewarm and planned > point.step else None,
         reset_best=reset_best,
         notes=tuple(notes),
+        seen=seen,
     )
 
 

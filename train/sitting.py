@@ -9,8 +9,8 @@ import math
 import platform
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from core.manifest import Prepared, data_id, read_prepared
 from core.outcome import Outcome
 from core.process import owner_facts
 from core.run_dir import RunDir, read_json, write_json, write_text
+from core.seen import groups_of, held_out_groups
 from core.speech.config import SpeechRun
 from core.status import fold
 from train.checkpoints import Checkpoints
@@ -64,6 +65,7 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
     identity = _identity(config, prepared, values, session, list(built.vocabulary.symbols), device)
     identity.kept_id = data_id(built.rows)
     identity.steps_per_epoch = len(built.recipe.source.batches(1, values["plan"]))
+    identity.groups = torch.from_numpy(groups_of(built.rows))
     state = TrainState(
         model=built.model,
         optimizer=built.optimizer,
@@ -80,7 +82,7 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
             _unless_full(lambda view=view: view(event))
 
     checkpoints = _checkpoints(run, config, built.model_facts, emit, sync=lambda: log.sync())
-    saved = _saved(run, checkpoints, identity, config, built.rows)
+    saved = _saved(run, checkpoints, identity, config, built.rows, held_out_groups(prepared.splits))
     if saved is not None and saved.decision.refused:
         _put_aside(run, saved, on_change, session, frontend)
         saved = None
@@ -100,7 +102,7 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
     _write_facts(run, config, prepared, built.rows)
     heard = Heard(run, built.valid_rows, identity.valid_id)
     heard.begin(state.progress.step)
-    facts = {**built.facts, "data_id": identity.data_id}
+    facts = {**built.facts, "data_id": identity.data_id, "seen_in_training": list(state.identity.seen)}
     where = device_words(device, precision)
     said = [*notes, *built.lines, f"on {where}" + ("" if device.type != "cpu" else NO_GPU)]
     emit(_started(state, session, frontend, where, said, facts))
@@ -215,7 +217,14 @@ def _checkpoints(
     )
 
 
-def _saved(run: RunDir, checkpoints: Checkpoints, identity: Identity, config: SpeechRun, rows: Any) -> _Saved | None:
+def _saved(
+    run: RunDir,
+    checkpoints: Checkpoints,
+    identity: Identity,
+    config: SpeechRun,
+    rows: Any,
+    held_out: Mapping[int, str],
+) -> _Saved | None:
     value, note = checkpoints.read()
     if value is None:
         return None
@@ -223,9 +232,11 @@ def _saved(run: RunDir, checkpoints: Checkpoints, identity: Identity, config: Sp
     before.load_state_dict(value["identity"])
     progress.load_state_dict(value["progress"])
     place.load_state_dict(value["place"])
+    after_change = config.train.after_change
+    now = _basis(identity, identity.kept_id if before.kept_id else identity.data_id, after_change)
     decision = reconcile(
-        _basis(before, before.kept_id or before.data_id, config.train.after_change),
-        _basis(identity, identity.kept_id if before.kept_id else identity.data_id, config.train.after_change),
+        _basis(before, before.kept_id or before.data_id, after_change),
+        replace(now, held_out=held_out, allow_seen=config.train.allow_seen),
         Point(step=progress.step, planned=progress.planned, epoch=place.epoch, batch=place.batch),
         changed_rows(read_json(run.rows), before.data_id, rows),
     )
@@ -242,6 +253,7 @@ def _basis(identity: Identity, rows_id: str, after_change: float) -> Basis:
         after_change=after_change,
         classes=identity.classes,
         symbols=tuple(identity.symbols),
+        trained=frozenset(identity.groups.tolist()),
     )
 
 
@@ -288,7 +300,10 @@ def _begin(state: TrainState, built: Any, emit: Callable[[Event], None], config:
 def _continue(state: TrainState, saved: _Saved, identity: Identity, config: SpeechRun) -> list[str]:
     """Restore, then let the decision act; returns what to say."""
     now = Identity(**identity.state_dict())
+    now.seen = list(saved.decision.seen)
     state.load_state_dict({k: v for k, v in saved.state.items() if k != "format"})
+    if state.progress.step:
+        now.groups = torch.unique(torch.cat((now.groups, state.identity.groups)))
     state.identity.load_state_dict(now.state_dict())
     # a checkpoint carries its own rates; the configuration's hold
     for group, decay in zip(state.optimizer.param_groups, (config.train.weight_decay, 0.0), strict=True):

@@ -67,8 +67,12 @@ class Progress(Plain):
 
 @dataclass
 class Identity(Plain):
-    """Which data and configuration the state belongs to. ``kept_id`` is of the rows that were trained on: a higher
-    speed leaves out more of those that are too short for their letters."""
+    """Which data and configuration the state belongs to.
+
+    ``kept_id`` is of the rows that were trained on: a higher speed leaves out more of those that are too short for
+    their letters. ``groups`` are all that the run has ever trained on (hashes, sorted); ``seen`` names those of them
+    that are held out now.
+    """
 
     recipe: str = ""
     data_id: str = ""
@@ -81,6 +85,8 @@ class Identity(Plain):
     symbols: list[str] = field(default_factory=list)
     session: str = ""
     versions: dict[str, str] = field(default_factory=dict)
+    groups: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    seen: list[str] = field(default_factory=list)
 
 
 class Averages:

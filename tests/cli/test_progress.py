@@ -78,6 +78,23 @@ def test_what_matters_is_said_whenever_it_happens():
 
 
 @pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({}, "clips, the"),
+        ({"synthetic": True}, "clips (synthetic speech), the"),
+        ({"seen_in_training": ["reader ann"]}, "clips (seen in training), the"),
+        ({"synthetic": True, "seen_in_training": ["a"]}, "clips (synthetic speech, seen in training), the"),
+    ],
+)
+def test_a_score_is_never_told_without_its_caveat(facts, words):
+    event = Evaluated(
+        step=50, epoch=1, main=0.0321, scores={}, is_best=True, elapsed_seconds=1, units_seen=1, valid_id="v"
+    )
+    (line,) = sentences(event, facts)
+    assert words in line
+
+
+@pytest.mark.parametrize(
     "event",
     [
         Rewarmed(step=5, reason="data changed"),

@@ -229,7 +229,7 @@ KEYS = {
     "valid_clips", "train_hours", "valid_hours", "hours_by_reciter", "model", "train", "session_started_at",
     "updated_at", "stop_at", "step", "epoch", "loss", "lr", "grad_norm", "audio_h_per_h", "hours_seen", "elapsed_min",
     "eta_h", "gpu_peak_gb", "skipped_batches", "best_score", "best_step", "best_cer", "valid", "stop_requested",
-    "stop_reason",
+    "stop_reason", "seen_in_training",
     "error",
 }  # fmt: skip
 
@@ -243,7 +243,7 @@ def test_status_json_is_rounded_as_the_log_is():
     facts = {
         "params_m": 1.49, "train_clips": 12, "valid_clips": 3, "train_hours": 1.25, "valid_hours": 0.5,
         "hours_by_reciter": {"husary": 0.75}, "model": {"width": 96}, "train": {"lr": 1e-3, "weight_decay": 1.5e-7},
-        "data_id": "d" * 64,
+        "data_id": "d" * 64, "seen_in_training": [],
     }  # fmt: skip
     line = trained(
         123, loss=1.23456, lr=0.000123456, grad_norm=1.23456, units_seen=5000.0, elapsed_seconds=100.0,

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from core import checkpoint
 from core.config import build
 from core.errors import DataError, ExportRefused
 from core.manifest import manifest_text, publish, read_prepared
 from core.run_dir import RunDir, read_json, write_json
+from core.seen import groups_of
 from core.speech import features
 from core.speech.config import SpeechRun
 from export import pipeline
@@ -132,6 +135,27 @@ def test_card_and_console_tell_whom_it_was_tested_on_and_that_the_sample_is_synt
     assert "synthetic" in card and "Hafs" in card and "reader 0" in card
     assert f"{100 * metrics['test']['cer']:.2f} %" in card
     assert f"{metrics['size_mb']:.1f}" in card and "real-time factor" in card
+
+
+def test_whoever_was_trained_on_before_is_named_beside_every_score(project, said) -> None:
+    run, config = project
+    rows = read_prepared(run.manifests).splits["test"].rows
+    identity = {"groups": torch.from_numpy(groups_of(rows))}
+    checkpoint.write(run.last, {"identity": identity})
+    metrics = export(run, config, report=said[1])
+    # reader 0 stands in training now, too: only reader 1 and the recordings of both have moved
+    assert metrics["seen_in_training"] == [*(f"clip {row.name}" for row in rows), "reader reader 1"]
+    assert "**Seen in training** before they were held out: clip e0" in (run.models / "README.md").read_text()
+    assert any(line.startswith("seen in training before") and "reader reader 1" in line for line in said[0])
+
+
+def test_nobody_is_called_seen_who_was_not_and_a_damaged_memory_is_said(project, said) -> None:
+    run, config = project
+    assert export(run, config, report=said[1])["seen_in_training"] == []
+    assert "Seen in training" not in (run.models / "README.md").read_text()
+    run.last.write_bytes(b"damaged")
+    export(run, config, report=said[1])
+    assert any("cannot be read" in line for line in said[0])
 
 
 def test_real_speech_is_not_called_synthetic_and_plain_text_needs_no_spelling(project, said) -> None:

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from core.errors import DataError
 from core.manifest import Row
+from core.seen import reader_key
 from core.speech.config import SplitSection
 from core.speech.text import TEXT_MODES
 from prepare.audit import summary
 from prepare.checks import Kept
-from prepare.splits import Before, Splits, assign, fraction, leaks, reader_key, recording_key, split_of, verse_key
+from prepare.splits import Before, Splits, assign, fraction, leaks, recording_key, split_of, verse_key
 
 PLAIN, QURAN = TEXT_MODES["plain"], TEXT_MODES["quran_letters"]
 HALF = SplitSection(valid_share=0.25, test_share=0.25)

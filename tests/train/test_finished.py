@@ -35,6 +35,7 @@ def test_a_finished_run_on_this_data_has_nothing_to_train_and_its_missing_output
     assert already_finished(run, CONFIG) == "tiny is finished: 12 steps on this data; nothing to train"
     assert read_json(run.train_metrics) == {
         "run": "tiny", "step": 12, "data_id": "d", "valid_id": "v", "config_id": config_id(CONFIG),
+        "seen_in_training": [],
         "checkpoints": {name: hashlib.sha256(name.encode()).hexdigest() for name in ("best.pt", "step_0000012.pt")},
     }  # fmt: skip
 

@@ -67,6 +67,35 @@ def test_new_training_data_begins_the_next_epoch_and_warms_up(point: Point, plan
     )
 
 
+TRAINED = replace(BASIS, trained=frozenset({1, 2, 3}))
+HELD = {2: "reader ann", 3: "reader ben", 9: "reader cid"}
+
+
+@pytest.mark.parametrize("point", [MID, EDGE, LAST, DONE])
+def test_who_was_trained_on_and_is_held_out_now_is_refused_by_name(point: Point) -> None:
+    decision = reconcile(TRAINED, replace(NEW_DATA, held_out=HELD), point)
+    assert decision.seen == ("reader ann", "reader ben")
+    (sentence,) = decision.refused
+    assert sentence.startswith("reader ann, reader ben: trained on before") and "train.allow_seen" in sentence
+
+
+def test_who_was_trained_on_may_be_allowed_and_is_then_said() -> None:
+    allowed = replace(NEW_DATA, held_out=HELD, allow_seen=True)
+    decision = reconcile(TRAINED, allowed, MID)
+    plain = reconcile(TRAINED, NEW_DATA, MID)
+    assert not decision.refused and decision.seen == ("reader ann", "reader ben")
+    assert any("seen_in_training" in note and "reader ann, reader ben" in note for note in decision.notes)
+    assert replace(decision, notes=(), seen=()) == replace(plain, notes=())
+
+
+def test_who_is_held_out_and_was_never_trained_on_is_nothing_to_say() -> None:
+    now = replace(BASIS, held_out={9: "reader cid"})
+    assert reconcile(TRAINED, now, MID) == Decision(planned=1000)
+    # before the first step nobody was trained on
+    start = Point(step=0, planned=1000, epoch=1, batch=0)
+    assert not reconcile(TRAINED, replace(BASIS, held_out=HELD), start).refused
+
+
 def test_new_data_whose_rows_are_not_known_is_said_without_counts() -> None:
     assert reconcile(BASIS, NEW_DATA, MID).rewarm == "data changed"
 

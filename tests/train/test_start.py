@@ -24,6 +24,7 @@ from core.lock import hold
 from core.manifest import META, Row, publish, row_id
 from core.outcome import Outcome
 from core.run_dir import RunDir, read_json, write_json
+from core.seen import groups_of
 from tests.train.conftest import assert_equal, lines, publish_rows, sit, state_of, tiny_config, tone_rows
 from tests.train.test_loop import FullDisk
 from train.finished import already_finished
@@ -385,6 +386,58 @@ def test_a_fixed_change_puts_the_run_aside_when_asked_or_when_little_is_lost(
     # the new run's files are its own, and the session's output did not go with the old ones
     assert [path.name for path in run.step_files()] == []
     assert run.output.read_text() == "what this session prints"
+
+
+def moved_to_valid(run: RunDir, train_rows: list[Row], valid_rows: list[Row]) -> None:
+    publish_rows(run, train_rows[:15], [*valid_rows, *train_rows[15:]])
+
+
+def test_a_clip_that_was_trained_on_and_is_held_out_now_stops_the_session(
+    run: RunDir, train_rows: list[Row], valid_rows: list[Row], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sit(run, until_step=6)
+    pretend_trained(run, SMALL_LOSS_SECONDS)
+    moved_to_valid(run, train_rows, valid_rows)
+    before = snapshot(run)
+    outcome = sit(run)
+    assert (outcome.kind, outcome.exit_code) == ("invalid", 65)
+    said = capsys.readouterr().err
+    assert "clip anna/15, " in said and "train.allow_seen" in said and "--on-change archive" in said
+    assert snapshot(run) == before
+    # put back, it goes on; archived, it begins anew
+    publish_rows(run, train_rows, valid_rows)
+    assert sit(run, until_step=8).kind == "paused"
+    moved_to_valid(run, train_rows, valid_rows)
+    assert sit(run, until_step=2, on_change="archive").to_step == 2
+    assert (run.archive / "tiny-1" / "last.pt").is_file()
+
+
+def test_scores_on_what_was_trained_on_may_be_allowed_and_say_so_ever_after(
+    run: RunDir, train_rows: list[Row], valid_rows: list[Row]
+) -> None:
+    sit(run, until_step=6)
+    moved_to_valid(run, train_rows, valid_rows)
+    allowing = tiny_config(train={"allow_seen": True})
+    for until in (8, None):
+        sit(run, allowing, until_step=until)
+        names = [f"clip anna/{i}" for i in range(15, 20)]
+        assert started(run).facts["seen_in_training"] == names
+        assert read_json(run.status)["seen_in_training"] == names
+    assert read_json(run.train_metrics)["seen_in_training"] == names
+
+
+def test_what_a_run_trained_on_is_remembered_over_sessions(
+    run: RunDir, train_rows: list[Row], valid_rows: list[Row]
+) -> None:
+    sit(run, until_step=4)
+    publish_rows(run, train_rows[:15], valid_rows)
+    sit(run, until_step=6)
+    groups = set(checkpoint.read(run.last)["identity"]["groups"].tolist())
+    assert groups == set(groups_of(train_rows).tolist())
+    # a clip that left training before comes back held out
+    publish_rows(run, train_rows[:15], [*valid_rows, train_rows[17]])
+    pretend_trained(run, SMALL_LOSS_SECONDS)
+    assert sit(run).kind == "invalid"
 
 
 def test_a_newcomer_waits_for_a_session_that_was_asked_to_stop(run: RunDir) -> None:

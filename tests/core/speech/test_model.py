@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.speech.config import ModelSection
-from core.speech.model import ABSENT, Attention, SpeechModel, _rotary, out_frames, parameters_m
+from core.speech.model import ABSENT, Attention, Dropout, SpeechModel, _rotary, out_frames, parameters_m
 
 TINY = ModelSection.model_validate(
     {"width": 16, "blocks": 3, "heads": 2, "ff_factor": 2, "kernel": 5, "stem_channels": 4, "dropout": 0.1}
@@ -187,6 +187,40 @@ def test_every_weight_gets_a_gradient_and_the_start_has_no_opinion() -> None:
     idle = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().any()]
     # a key's bias shifts all scores of a query alike unless positions turn it, so it may be tiny but never absent
     assert not idle
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("shape", [(1,), (7,), (3, 1000), (40, 25, 96)])
+def test_dropout_zeroes_its_share_anywhere_and_keeps_the_mean(shape: tuple[int, ...], share: float) -> None:
+    torch.manual_seed(1)
+    dropout = Dropout(share)
+    sample = [dropout(torch.ones(shape)) for _ in range(max(1, 100_000 // math.prod(shape)) if shape != (1,) else 9)]
+    dropped = max(1, round(256 * share))
+    assert all(set(x.unique().tolist()) <= {0.0, float(torch.tensor(256 / (256 - dropped)))} for x in sample)
+    if math.prod(shape) > 1:
+        together = torch.stack(sample)
+        assert float((together == 0).float().mean()) == pytest.approx(dropped / 256, abs=0.006)
+        # alike at every place of a word of eight bytes
+        by_place = together.reshape(len(sample), -1)[:, :7].eq(0).float().mean(0)
+        if len(sample) > 10_000:
+            assert float((by_place - dropped / 256).abs().max()) < 0.03
+
+
+def test_dropout_follows_the_generator_and_its_gradient_follows_the_mask() -> None:
+    x = torch.ones(5, 33, requires_grad=True)
+    torch.manual_seed(3)
+    one = Dropout(0.3)(x)
+    torch.manual_seed(3)
+    assert torch.equal(one, Dropout(0.3)(x)) and not torch.equal(one, Dropout(0.3)(x))
+    one.sum().backward()
+    assert x.grad is not None and torch.equal(x.grad, one.detach())
+
+
+def test_dropout_rests_in_evaluation_and_at_zero() -> None:
+    x = torch.ones(9)
+    before = torch.get_rng_state()
+    assert Dropout(0.5).eval()(x) is x and Dropout(0.0)(x) is x
+    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_dropped_paths_follow_the_generator_and_rest_in_evaluation() -> None:
