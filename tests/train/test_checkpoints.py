@@ -56,7 +56,7 @@ def test_facts_for_those_without_torch_are_written_after_the_checkpoint(run: Run
     facts = read_json(run.last_facts)
     assert facts | {"config_id": "", "digest": ""} == {
         "step": 10, "planned": 10, "data_id": "d", "valid_id": "v", "epochs": 2.0, "steps": None, "finished": True,
-        "session": "s", "config_id": "", "digest": "",
+        "session": "s", "seen_in_training": [], "config_id": "", "digest": "",
     }  # fmt: skip
     # a run without its last validation is not finished
     of(run).save(state(10))
