@@ -16,20 +16,21 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from core.control import Action, StopRequest, ask_to_stop, read_request
 from core.errors import BusyError
-from core.events import TERMINAL, Emit, Event, Follower, Started
+from core.events import TERMINAL, Emit, Event, Follower, Saved, Started
 from core.lock import hold
 from core.outcome import Outcome
 from core.process import Mark, mark_of
 from core.run_dir import RunDir, read_json, write_json
 from tasks.ending import Ending, tail, what_it_means
+from tasks.watchdog import Seen, patience, verdict
 
 log = logging.getLogger("layl")
 
@@ -114,7 +115,7 @@ def supervise(
         began_at = written.seek(0, os.SEEK_END)
         child = _start(command(wanted, mark_of()), run.root, output)
         try:
-            _wait(child, feed, signals, wanted, say, clock, poll_seconds)
+            _wait(child, feed, signals, wanted, since, say, clock, poll_seconds)
         except BaseException:
             _ask(wanted, "tasks.supervise", clock(), say)
             _signal(child)
@@ -170,13 +171,16 @@ def _wait(
     feed: _Feed,
     signals: _Signals,
     wanted: SessionRequest,
+    since: float,
     say: Callable[[str], None],
     clock: Callable[[], float],
     poll_seconds: float,
 ) -> None:
     passed_on = 0
+    watch = _Watch(child, feed, since, clock, say)
     while child.poll() is None:
         feed.drain()
+        watch.look()
         if signals.count > passed_on:
             passed_on += 1
             if passed_on == 1:
@@ -187,9 +191,56 @@ def _wait(
             if passed_on < 3:
                 _signal(child)
             else:
-                child.kill()
+                _kill(child)
             continue
         time.sleep(poll_seconds)
+
+
+class _Watch:
+    """Ends a child that does not: the watchdog's verdicts, carried out."""
+
+    def __init__(
+        self,
+        child: subprocess.Popen[bytes],
+        feed: _Feed,
+        since: float,
+        clock: Callable[[], float],
+        say: Callable[[str], None],
+    ):
+        self._child, self._feed, self._since, self._clock, self._say = child, feed, since, clock, say
+        self._patience = patience(os.environ)
+        self._seen = Seen()
+
+    def look(self) -> None:
+        now, feed = self._clock(), self._feed
+        request = read_request(feed.wanted.run)
+        ours = request if request and request.concerns(feed.wanted.session, self._since) else None
+        self._seen = replace(
+            self._seen,
+            asked=ours.action if ours else None,
+            # a clock of before, or of another machine, gives no reason to hurry
+            asked_at=None if ours is None else self._seen.asked_at if self._seen.asked == ours.action else now,
+            saved_at=now if feed.take_saved() else self._seen.saved_at,
+            ended_at=(self._seen.ended_at or now) if feed.last_terminal is not None else None,
+        )
+        match verdict(self._seen, now, self._patience):
+            case "terminate":
+                _say(self._say, "the trainer does not end by itself: it is told to leave at once")
+                self._seen = replace(self._seen, terminated_at=now)
+                _signal(self._child)
+            case "kill":
+                _say(self._say, "the trainer hears nothing: it is killed; the last checkpoint stays as it is")
+                _kill(self._child)
+            case "wait":
+                pass
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    """The child with its loader processes, which are of its group."""
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+    child.kill()
 
 
 def _signal(child: subprocess.Popen[bytes]) -> None:
@@ -221,6 +272,7 @@ class _Feed:
         self.wanted = wanted
         self.from_step = _step_of(wanted.run.last_facts)
         self.last_terminal: Event | None = None
+        self._saved = False
         self._listeners = listeners
         self._ours = False
         self._follower = Follower(wanted.run.events, from_end=True)
@@ -240,8 +292,14 @@ class _Feed:
                 self.from_step, self.last_terminal = event.step, None
             if isinstance(event, TERMINAL):
                 self.last_terminal = event
+            self._saved = self._saved or isinstance(event, Saved)
             for listener in self._listeners:
                 self._tell(listener, event)
+
+    def take_saved(self) -> bool:
+        """Whether the child has saved since this was asked last."""
+        saved, self._saved = self._saved, False
+        return saved
 
     def _starts(self, event: Event) -> bool:
         return isinstance(event, Started) and event.session == self.wanted.session

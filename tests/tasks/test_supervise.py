@@ -234,6 +234,55 @@ def test_a_child_that_dies_while_it_imports_is_stopped_if_asked_and_crashed_if_n
     assert supervised(run, asked, session="b").kind == "discarded"
 
 
+WEDGED = """
+import subprocess
+emit = own()
+signal.signal(signal.SIGTERM, lambda *_: None)
+helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+(run.path / "helper").write_text(str(helper.pid))
+"""
+
+
+@process
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ("emit(Finished(step=5, planned=5))", "crashed"),
+        ("(run.path / 'asks').touch()", "stopped"),
+    ],
+    ids=["it said that it ended", "it was asked to save"],
+)
+def test_a_child_that_is_stuck_is_ended_with_its_group(run, trainer, body, kind, monkeypatch):
+    for name in ("ENDED", "SAVE", "DISCARD", "TERMINATED"):
+        monkeypatch.setenv(f"LAYL_WATCHDOG_{name}", "0.5")
+    command = trainer(textwrap.dedent(WEDGED) + body + "\nwhile True: time.sleep(1)")
+
+    def asks():
+        while not (run.path / "asks").exists() and supervising.is_set():
+            time.sleep(0.01)
+        if supervising.is_set():
+            ask_to_stop(run, StopRequest(request="r", session="mine", action="save", by="test", at=0.0))
+
+    supervising, said = threading.Event(), []
+    supervising.set()
+    thread = threading.Thread(target=asks)
+    thread.start()
+    outcome = supervised(run, command, said=said)
+    supervising.clear()
+    thread.join()
+    assert outcome.kind == kind
+    assert [line.split(":")[0] for line in said] == ["the trainer does not end by itself", "the trainer hears nothing"]
+    helper = int((run.path / "helper").read_text())
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{helper}").exists() and time.monotonic() < deadline:
+        if (Path(f"/proc/{helper}/stat").read_text().rpartition(")")[2].split()[0]) == "Z":
+            break
+        time.sleep(0.01)
+    else:
+        assert not Path(f"/proc/{helper}").exists()
+    assert read_json(run.result)["session"] == "mine"
+
+
 @process
 def test_a_crash_leaves_a_result_with_its_last_words(run, trainer):
     run.path.mkdir(parents=True)
