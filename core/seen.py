@@ -28,20 +28,20 @@ def person(name: str) -> str:
     return " ".join(unicodedata.normalize("NFC", name).split()).casefold()
 
 
-def groups_of(rows: Iterable[Row]) -> np.ndarray:
+def origins_of(rows: Iterable[Row]) -> np.ndarray:
     """Sorted hashes (int64) of the readers of ``rows`` and of their recordings, by sound and not by name."""
-    hashes = {value for row in rows for value, _ in _groups(row)}
+    hashes = {value for row in rows for value, _ in _origins(row)}
     return np.array(sorted(hashes), dtype=np.int64)
 
 
-def held_out_groups(splits: Mapping[str, Manifest]) -> dict[int, str]:
+def held_out_origins(splits: Mapping[str, Manifest]) -> dict[int, str]:
     """Hash -> name of who and what is held out and not in training too.
 
     A reader who stands on both sides does so on purpose, or preparation has warned of it.
     """
-    trained = set(groups_of(splits["train"].rows).tolist())
+    trained = set(origins_of(splits["train"].rows).tolist())
     held = (row for split in ("valid", "test") for row in splits[split].rows)
-    return {value: name for row in held for value, name in _groups(row) if value not in trained}
+    return {value: name for row in held for value, name in _origins(row) if value not in trained}
 
 
 def names_of(seen: Sequence[str]) -> str:
@@ -50,7 +50,7 @@ def names_of(seen: Sequence[str]) -> str:
     return ", ".join(seen[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _groups(row: Row) -> list[tuple[int, str]]:
+def _origins(row: Row) -> list[tuple[int, str]]:
     found = [(_hash(f"recording\x1f{row.digest}"), f"clip {row.name}")]
     if (reader := reader_key(row)) is not None:
         found.append((_hash(f"reader\x1f{reader}"), f"reader {reader}"))

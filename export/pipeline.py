@@ -14,7 +14,7 @@ from core.config import config_id
 from core.errors import CheckpointError, DataError, ExportRefused
 from core.manifest import Prepared, Row, read_prepared
 from core.run_dir import TEMPORARY, RunDir, read_json, sync_folder, write_json, write_text
-from core.seen import held_out_groups
+from core.seen import held_out_origins
 from core.speech.config import SpeechRun
 from core.speech.features import FEATURE_PARAMETERS
 from core.speech.model import parameters_m
@@ -134,14 +134,14 @@ def _facts(run: RunDir, config: SpeechRun, chosen: Candidate, prepared: Prepared
 
 def _seen_in_training(run: RunDir, prepared: Prepared, report: Report) -> list[str]:
     """Who and what is held out now although the run, which alone remembers it, has trained on it."""
-    held = held_out_groups(prepared.splits)
+    held = held_out_origins(prepared.splits)
     try:
-        groups = checkpoint.read(run.last)["identity"].get("groups") if run.last.exists() else None
+        origins = checkpoint.read(run.last)["identity"].get("origins") if run.last.exists() else None
     except CheckpointError as error:
         report(f"whom the run has trained on before cannot be read: {error}")
         return []
-    trained = set() if groups is None else set(groups.tolist())
-    return sorted(name for group, name in held.items() if group in trained)
+    trained = set() if origins is None else set(origins.tolist())
+    return sorted(name for origin, name in held.items() if origin in trained)
 
 
 def hours_by_source(rows: Sequence[Row]) -> dict[str, float]:

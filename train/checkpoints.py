@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,26 @@ from core.events import Emit, Saved, SaveFailed
 from core.run_dir import RunDir, remove_temporary, write_json
 from train.recipe import Scores
 from train.state import Identity, Progress, TrainState
+
+
+@dataclass(frozen=True)
+class _Flight:
+    """A save on its way: of which step, begun when (this module's clock), and what will be known of it."""
+
+    step: int
+    began: float
+    written: Future[SaveFailed | None]
+
+
+def on_host(value: Any) -> Any:
+    """A copy that training cannot change any more, its tensors in the host's memory."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return type(value)((key, on_host(inner)) for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return type(value)(on_host(inner) for inner in value)
+    return value
 
 
 class Checkpoints:
@@ -43,6 +65,11 @@ class Checkpoints:
         self._clock = clock
         self._saved_at = clock()
         self.saved_step: int | None = None
+        #: how long the last save of this session took, from its copy to its name
+        self.save_seconds = 0.0
+        self._flight: _Flight | None = None
+        self._landed = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="save")
         #: where the former last.pt goes; nowhere while it is known to be damaged
         self._previous: Path | None = run.last_previous
         remove_temporary(run.path)
@@ -51,26 +78,67 @@ class Checkpoints:
         return self._clock() - self._saved_at >= self._seconds
 
     def save(self, state: TrainState) -> bool:
-        """Write last.pt, keeping the former one; False (and an event) when the disk would not take it."""
-        began = self._clock()
+        """Write last.pt and wait until it is there; False (and an event) when the disk would not take it."""
+        self.begin_save(state)
+        return self.settle()
+
+    def begin_save(self, state: TrainState) -> None:
+        """Copy the state and write last.pt from the copy while training goes on; one save at a time.
+
+        Raises CheckpointError for NaN. What became of it is told at the next ``poll`` or ``settle``.
+        """
+        self.settle()
+        began = self._saved_at = self._clock()
         self._refuse_broken(state)
-        progress, identity = state.progress, state.identity
-        self._saved_at = began
+        step = state.progress.step
         try:
+            # here and not in the thread: what covers this checkpoint is on the disk, and nobody else writes the log
             self._sync_events()
-            digest = checkpoint.write(self._run.last, state.state_dict(), previous=self._previous)
-            self._previous = self._run.last_previous
-        except (OSError, RuntimeError) as error:
-            self._emit(SaveFailed(step=progress.step, error=f"{self._run.last}: {error}; the file of before is intact"))
+        except OSError as error:
+            self._landed = False
+            self._emit(self._failed(step, error))
+            return
+        value, facts = on_host(state.state_dict()), self._facts_of(state.progress, state.identity)
+        self._flight = _Flight(step, began, self._thread.submit(self._write_last, value, facts))
+
+    def poll(self) -> None:
+        """Tell of a save that has ended meanwhile."""
+        if self._flight is not None and self._flight.written.done():
+            self.settle()
+
+    def settle(self) -> bool:
+        """Wait for the save in flight; whether the newest one is on the disk. Raises what no disk is to blame for."""
+        flight, self._flight = self._flight, None
+        if flight is None:
+            return self._landed
+        try:
+            lost = flight.written.result()
+        except (OSError, RuntimeError, MemoryError) as error:
+            self._landed = False
+            self._emit(self._failed(flight.step, error))
             return False
-        self.saved_step = progress.step
-        self._write_facts(progress, identity, digest)
-        self._emit(Saved(step=progress.step, file=self._run.last.name, seconds=round(self._clock() - began, 3)))
+        self._landed, self.saved_step = True, flight.step
+        if lost is not None:
+            self._emit(lost)
+        self.save_seconds = round(self._clock() - flight.began, 3)
+        self._emit(Saved(step=flight.step, file=self._run.last.name, seconds=self.save_seconds))
         return True
 
-    def _write_facts(self, progress: Progress, identity: Identity, digest: str) -> None:
-        """last.json, for those who must not import torch: a view, so that the checkpoint counts without it."""
-        facts = {
+    def _failed(self, step: int, error: Exception) -> SaveFailed:
+        return SaveFailed(step=step, error=f"{self._run.last}: {error}; the file of before is intact")
+
+    def _write_last(self, value: dict[str, Any], facts: dict[str, Any]) -> SaveFailed | None:
+        """In the thread: last.pt, and last.json for those who must not import torch, which counts for nothing."""
+        digest = checkpoint.write(self._run.last, value, previous=self._previous)
+        self._previous = self._run.last_previous
+        try:
+            write_json(self._run.last_facts, {**facts, "digest": digest})
+        except OSError as error:
+            return SaveFailed(step=facts["step"], error=f"{self._run.last_facts}: {error}; last.pt itself is saved")
+        return None
+
+    def _facts_of(self, progress: Progress, identity: Identity) -> dict[str, Any]:
+        return {
             "step": progress.step,
             "planned": progress.planned,
             "data_id": identity.data_id,
@@ -80,15 +148,8 @@ class Checkpoints:
             "steps": identity.steps,
             "finished": progress.step >= progress.planned and progress.evaluated_step == progress.step,
             "session": identity.session,
-            "seen_in_training": identity.seen,
-            "digest": digest,
+            "seen_in_training": list(identity.seen),
         }
-        try:
-            write_json(self._run.last_facts, facts)
-        except OSError as error:
-            self._emit(
-                SaveFailed(step=progress.step, error=f"{self._run.last_facts}: {error}; last.pt itself is saved")
-            )
 
     def save_step(self, state: TrainState) -> None:
         """Write step_*.pt, a candidate for averaging, and drop the oldest beyond ``keep``.
@@ -107,6 +168,8 @@ class Checkpoints:
         return self._write_model(self._run.best, state, extra)
 
     def _write_model(self, path: Path, state: TrainState, extra: dict[str, Any]) -> bool:
+        # never two in flight: together they would take the memory and the disk of two
+        self.settle()
         self._refuse_broken(state)
         value = {
             "model": state.model.state_dict(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -22,8 +23,18 @@ from train.schedule import Schedule
 from train.session import Session, Stop
 from train.state import TrainState
 
-#: Updates in a row with a gradient that is not finite, after which the session gives up.
+#: Batches in a row that gave no update, after which the session gives up.
 BAD_STEPS_IN_A_ROW = 10
+#: What a save and a validation may take, in terms of what they took last.
+RESERVE = 1.5
+#: What torch says of a host's and of MPS's memory, which have no error type of their own.
+OUT_OF_MEMORY_WORDS = ("not enough memory", "can't allocate memory", "out of memory")
+NOT_FINITE = "the gradient is not finite"
+OUT_OF_MEMORY = "memory ran out"
+ADVICE = {
+    NOT_FINITE: "a lower train.lr or train.precision fp32",
+    OUT_OF_MEMORY: "a smaller train.max_batch_seconds",
+}
 
 
 class TrainingError(LaylError):
@@ -77,6 +88,13 @@ class Fit:
 
     def run(self) -> Outcome:
         """Train. Raises TrainingError, DataError or whatever broke; the checkpoints of before stay."""
+        try:
+            return self._run()
+        finally:
+            # whatever broke, a save that has begun is worth waiting for
+            self.checkpoints.settle()
+
+    def _run(self) -> Outcome:
         progress = self.state.progress
         if progress.step < progress.planned and (stop := self.session.stop_reason(progress.step)):
             return self._pause(stop)
@@ -96,8 +114,10 @@ class Fit:
             began = perf_counter()
             batch = next(batches)
             lr = self.plan.schedule.lr(progress.step)
-            if not train_step(self.recipe, self.state, batch, lr, self.plan.clip_norm, self.device, self.precision):
-                self._skipped(batch)
+            if problem := guarded_step(
+                self.recipe, self.state, batch, lr, self.plan.clip_norm, self.device, self.precision
+            ):
+                self._skipped(batch, problem)
                 if outcome := self._after_skip():
                     return outcome
                 continue
@@ -116,15 +136,23 @@ class Fit:
         progress = self.state.progress
         last = progress.step >= progress.planned
         epoch_end = self.loader.at_epoch_end
+        self.checkpoints.poll()
         if (self._eval_due() or last) and (outcome := self._evaluate()):
             return outcome
         if epoch_end or self._eval_due() or last:
             self.checkpoints.save_step(self.state)
-        if (epoch_end or self._eval_due() or self.checkpoints.due()) and not last:
+        if not last and epoch_end:
+            # and waited for: the next epoch's loader processes are forked, and no thread may be writing then
             self.checkpoints.save(self.state)
-        if not last and (stop := self.session.stop_reason(progress.step)):
+        elif not last and (self._eval_due() or self.checkpoints.due()):
+            self.checkpoints.begin_save(self.state)
+        if not last and (stop := self.session.stop_reason(progress.step, reserve=self._reserve())):
             return self._pause(stop)
         return None
+
+    def _reserve(self) -> float:
+        """Seconds before the deadline that the last save needs."""
+        return RESERVE * self.checkpoints.save_seconds
 
     def _after_skip(self) -> Outcome | None:
         """What must not wait for the next update: an epoch's candidate, and people.
@@ -155,15 +183,15 @@ class Fit:
         self.state.progress.elapsed_seconds += now - self._mark
         self._mark = now
 
-    def _skipped(self, batch: Any) -> None:
+    def _skipped(self, batch: Any, problem: str) -> None:
         progress = self.state.progress
         progress.skipped += 1
         self._bad_in_a_row += 1
-        self.emit(Skipped(step=progress.step, reason="the gradient is not finite", batch=batch.describe()))
+        self.emit(Skipped(step=progress.step, reason=problem, batch=batch.describe()))
         if self._bad_in_a_row >= BAD_STEPS_IN_A_ROW:
             raise TrainingError(
-                f"{BAD_STEPS_IN_A_ROW} batches in a row gave a gradient that is not finite, at step {progress.step}; "
-                "try a lower train.lr or train.precision fp32"
+                f"{BAD_STEPS_IN_A_ROW} batches in a row were skipped at step {progress.step}, the last because "
+                f"{problem}; try {ADVICE[problem]}"
             )
 
     def _log(self, lr: float) -> None:
@@ -193,7 +221,14 @@ class Fit:
     def _evaluate(self) -> Outcome | None:
         """Validate; an Outcome when the session was asked to end meanwhile."""
         progress = self.state.progress
+        needed = RESERVE * progress.validation_seconds + self._reserve()
+        if progress.validation_seconds and (stop := self.session.too_late_for(needed, "a validation")):
+            # the next session begins with it
+            return self._pause(stop)
+        # its loader processes are forked too
+        self.checkpoints.settle()
         self.emit(Phase(step=progress.step, phase="validating"))
+        began = perf_counter()
         try:
             scores = evaluate(self.recipe, self.state, self.session.interrupted)
         except DataError:
@@ -206,6 +241,7 @@ class Fit:
             stop = self.session.stop_reason(progress.step) or Stop("stopped", "asked to stop during a validation")
             return self._pause(stop)
         progress.evaluated_step = progress.step
+        progress.validation_seconds = perf_counter() - began
         better = progress.best_score is None or scores.main < progress.best_score
         is_best = better and math.isfinite(scores.main) and self.checkpoints.save_best(self.state, scores)
         if is_best:
@@ -230,6 +266,7 @@ class Fit:
         progress = self.state.progress
         step = progress.step
         if stop.kind == "discarded":
+            self.checkpoints.settle()
             step = self.checkpoints.saved_step if self.checkpoints.saved_step is not None else self._first_step
         else:
             self._tick()
@@ -273,15 +310,51 @@ def train_step(
         loss = recipe.loss(state.model, batch)
     scaler.scale(loss.sum / max(1, loss.count)).backward()
     scaler.unscale_(state.optimizer)
-    parameters = [p for p in state.model.parameters() if p.requires_grad]
-    norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
-    finite = bool(torch.isfinite(norm))
-    if finite:
-        scaler.step(state.optimizer)
-        state.averages.add(loss.shown, loss.count, norm)
-    scaler.update()
+    try:
+        parameters = [p for p in state.model.parameters() if p.requires_grad]
+        norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
+        finite = bool(torch.isfinite(norm))
+        if finite:
+            scaler.step(state.optimizer)
+            state.averages.add(loss.shown, loss.count, norm)
+    finally:
+        # whatever broke: between two updates it may unscale but once
+        scaler.update()
     state.optimizer.zero_grad(set_to_none=True)
     return finite
+
+
+def guarded_step(
+    recipe: Recipe,
+    state: TrainState,
+    batch: Any,
+    lr: float,
+    clip_norm: float,
+    device: torch.device,
+    precision: Precision,
+) -> str | None:
+    """One update, or why there was none: memory ran out, or the gradient was not finite. Nothing is changed then."""
+    try:
+        finite = train_step(recipe, state, batch, lr, clip_norm, device, precision)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        finite = None
+    if finite is not None:
+        return None if finite else NOT_FINITE
+    # only here, outside the except block, does nobody hold the frames any more that hold the activations
+    state.optimizer.zero_grad(set_to_none=True)
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return OUT_OF_MEMORY
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out: a device has a type for it, a CPU and MPS only words."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY_WORDS)
 
 
 def evaluate(recipe: Recipe, state: TrainState, stopped: Callable[[], bool]) -> Scores | None:

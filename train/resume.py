@@ -13,7 +13,7 @@ from core.seen import names_of
 class Basis:
     """What a session stands on: ids of the data, the length asked for, and the configuration by change class.
 
-    ``trained`` are the groups the run has trained on (of the saved one), ``held_out`` those that scores are taken on
+    ``trained`` are the origins the run has trained on (of the saved one), ``held_out`` those that scores are taken on
     with their names (of today's): core.seen makes both.
     """
 
@@ -69,7 +69,7 @@ def reconcile(saved: Basis, now: Basis, point: Point, changed_rows: str = "") ->
     refused = differences(saved.classes.get("fixed", {}), now.classes.get("fixed", {}))
     if saved.symbols != now.symbols:
         refused += (_symbols_sentence(saved.symbols, now.symbols),)
-    seen = tuple(sorted(name for group, name in now.held_out.items() if group in saved.trained)) if point.step else ()
+    seen = tuple(sorted(name for origin, name in now.held_out.items() if origin in saved.trained)) if point.step else ()
     if seen and not now.allow_seen:
         refused += (
             f"{names_of(seen)}: trained on before and held out now, so that scores would flatter "

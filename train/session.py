@@ -113,8 +113,8 @@ class Session:
         """Ask for a stop with save; safe in signal handlers and threads."""
         self._flag = self._flag or reason
 
-    def stop_reason(self, step: int) -> Stop | None:
-        """Why the session has to end after ``step`` updates, or None."""
+    def stop_reason(self, step: int, reserve: float = 0.0) -> Stop | None:
+        """Why the session has to end after ``step`` updates, or None. ``reserve``: seconds that ending itself takes."""
         action = self._asked()
         if action == "discard":
             return Stop("discarded", "asked to stop without saving")
@@ -122,11 +122,19 @@ class Session:
             return Stop("stopped", "asked to stop")
         if self._flag:
             return Stop("stopped", self._flag)
-        if self.stop_at is not None and self.clock() >= self.stop_at:
-            return Stop("paused", f"it is {datetime.fromtimestamp(self.stop_at):%H:%M}, the session's end")
+        if self.stop_at is not None and (now := self.clock()) + reserve >= self.stop_at:
+            end = f"{datetime.fromtimestamp(self.stop_at):%H:%M}, the session's end"
+            return Stop("paused", f"it is {end}" if now >= self.stop_at else f"saving has to be done by {end}")
         if self.until_step is not None and step >= self.until_step:
             return Stop("paused", f"step {self.until_step:,} was the session's last")
         return None
+
+    def too_late_for(self, seconds: float, what: str) -> Stop | None:
+        """Why the session has to end when ``what``, which takes ``seconds``, would end after the deadline, or None."""
+        if self.stop_at is None or self.clock() + seconds < self.stop_at:
+            return None
+        end = datetime.fromtimestamp(self.stop_at)
+        return Stop("paused", f"{what} ({seconds:.0f} s) would not end before {end:%H:%M}, the session's end")
 
     def interrupted(self) -> bool:
         """Somebody asked to stop, now (the step limit does not interrupt a validation; the rest does)."""

@@ -24,7 +24,7 @@ from core.manifest import Prepared, data_id, read_prepared
 from core.outcome import Outcome
 from core.process import owner_facts
 from core.run_dir import RunDir, read_json, write_json, write_text
-from core.seen import groups_of, held_out_groups
+from core.seen import held_out_origins, origins_of
 from core.speech.config import SpeechRun
 from core.status import fold
 from train.checkpoints import Checkpoints
@@ -65,7 +65,7 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
     identity = _identity(config, prepared, values, session, list(built.vocabulary.symbols), device)
     identity.kept_id = data_id(built.rows)
     identity.steps_per_epoch = len(built.recipe.source.batches(1, values["plan"]))
-    identity.groups = torch.from_numpy(groups_of(built.rows))
+    identity.origins = torch.from_numpy(origins_of(built.rows))
     state = TrainState(
         model=built.model,
         optimizer=built.optimizer,
@@ -82,7 +82,7 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
             _unless_full(lambda view=view: view(event))
 
     checkpoints = _checkpoints(run, config, built.model_facts, emit, sync=lambda: log.sync())
-    saved = _saved(run, checkpoints, identity, config, built.rows, held_out_groups(prepared.splits))
+    saved = _saved(run, checkpoints, identity, config, built.rows, held_out_origins(prepared.splits))
     if saved is not None and saved.decision.refused:
         _put_aside(run, saved, on_change, session, frontend)
         saved = None
@@ -253,7 +253,7 @@ def _basis(identity: Identity, rows_id: str, after_change: float) -> Basis:
         after_change=after_change,
         classes=identity.classes,
         symbols=tuple(identity.symbols),
-        trained=frozenset(identity.groups.tolist()),
+        trained=frozenset(identity.origins.tolist()),
     )
 
 
@@ -303,7 +303,7 @@ def _continue(state: TrainState, saved: _Saved, identity: Identity, config: Spee
     now.seen = list(saved.decision.seen)
     state.load_state_dict({k: v for k, v in saved.state.items() if k != "format"})
     if state.progress.step:
-        now.groups = torch.unique(torch.cat((now.groups, state.identity.groups)))
+        now.origins = torch.unique(torch.cat((now.origins, state.identity.origins)))
     state.identity.load_state_dict(now.state_dict())
     # a checkpoint carries its own rates; the configuration's hold
     for group, decay in zip(state.optimizer.param_groups, (config.train.weight_decay, 0.0), strict=True):

@@ -52,6 +52,7 @@ class Progress(Plain):
     units_seen: float = 0.0
     train_seconds: float = 0.0
     elapsed_seconds: float = 0.0
+    validation_seconds: float = 0.0
     best_score: float | None = None
     best_step: int | None = None
     evaluated_step: int = -1
@@ -70,7 +71,7 @@ class Identity(Plain):
     """Which data and configuration the state belongs to.
 
     ``kept_id`` is of the rows that were trained on: a higher speed leaves out more of those that are too short for
-    their letters. ``groups`` are all that the run has ever trained on (hashes, sorted); ``seen`` names those of them
+    their letters. ``origins`` are all that the run has ever trained on (hashes, sorted); ``seen`` names those of them
     that are held out now.
     """
 
@@ -85,7 +86,7 @@ class Identity(Plain):
     symbols: list[str] = field(default_factory=list)
     session: str = ""
     versions: dict[str, str] = field(default_factory=dict)
-    groups: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    origins: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     seen: list[str] = field(default_factory=list)
 
 

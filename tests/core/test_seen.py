@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from core.manifest import Manifest, Row
-from core.seen import groups_of, held_out_groups, names_of
+from core.seen import held_out_origins, names_of, origins_of
 
 
 def row(name: str, reciter: str | None = "Ann", digest: str | None = None) -> Row:
@@ -23,8 +23,8 @@ def splits(**rows: list[Row]) -> dict[str, Manifest]:
 
 
 def seen(before: list[Row], **now: list[Row]) -> list[str]:
-    trained = set(groups_of(before).tolist())
-    return sorted(name for group, name in held_out_groups(splits(**now)).items() if group in trained)
+    trained = set(origins_of(before).tolist())
+    return sorted(name for origin, name in held_out_origins(splits(**now)).items() if origin in trained)
 
 
 def test_a_reader_who_moves_out_of_training_is_known_by_name_with_other_clips_and_another_spelling() -> None:
@@ -47,11 +47,11 @@ def test_a_reader_on_both_sides_is_there_on_purpose_and_their_recordings_are_not
     assert seen([row("1"), row("2")], train=[row("1")], valid=[row("2")]) == ["clip 2"]
 
 
-def test_groups_are_few_sorted_and_the_same_in_any_order() -> None:
+def test_origins_are_few_sorted_and_the_same_in_any_order() -> None:
     rows = [row(str(i), f"reader {i % 3}") for i in range(50)]
-    found = groups_of(rows)
+    found = origins_of(rows)
     assert found.dtype == np.int64 and len(found) == 53 and (np.diff(found) > 0).all()
-    assert np.array_equal(found, groups_of(rows[::-1]))
+    assert np.array_equal(found, origins_of(rows[::-1]))
 
 
 def test_many_names_are_counted() -> None:

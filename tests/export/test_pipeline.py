@@ -14,7 +14,7 @@ from core.config import build
 from core.errors import DataError, ExportRefused
 from core.manifest import manifest_text, publish, read_prepared
 from core.run_dir import RunDir, read_json, write_json
-from core.seen import groups_of
+from core.seen import origins_of
 from core.speech import features
 from core.speech.config import SpeechRun
 from export import pipeline
@@ -140,7 +140,7 @@ def test_card_and_console_tell_whom_it_was_tested_on_and_that_the_sample_is_synt
 def test_whoever_was_trained_on_before_is_named_beside_every_score(project, said) -> None:
     run, config = project
     rows = read_prepared(run.manifests).splits["test"].rows
-    identity = {"groups": torch.from_numpy(groups_of(rows))}
+    identity = {"origins": torch.from_numpy(origins_of(rows))}
     checkpoint.write(run.last, {"identity": identity})
     metrics = export(run, config, report=said[1])
     # reader 0 stands in training now, too: only reader 1 and the recordings of both have moved

@@ -24,7 +24,7 @@ from core.lock import hold
 from core.manifest import META, Row, publish, row_id
 from core.outcome import Outcome
 from core.run_dir import RunDir, read_json, write_json
-from core.seen import groups_of
+from core.seen import origins_of
 from tests.train.conftest import assert_equal, lines, publish_rows, sit, state_of, tiny_config, tone_rows
 from tests.train.test_loop import FullDisk
 from train.finished import already_finished
@@ -432,8 +432,8 @@ def test_what_a_run_trained_on_is_remembered_over_sessions(
     sit(run, until_step=4)
     publish_rows(run, train_rows[:15], valid_rows)
     sit(run, until_step=6)
-    groups = set(checkpoint.read(run.last)["identity"]["groups"].tolist())
-    assert groups == set(groups_of(train_rows).tolist())
+    origins = set(checkpoint.read(run.last)["identity"]["origins"].tolist())
+    assert origins == set(origins_of(train_rows).tolist())
     # a clip that left training before comes back held out
     publish_rows(run, train_rows[:15], [*valid_rows, train_rows[17]])
     pretend_trained(run, SMALL_LOSS_SECONDS)
