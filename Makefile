@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test check digits clean
+.PHONY: help run test check digits torture clean
 
 PYTHON ?=
 DIGITS := george jackson lucas nicolas theo yweweler
@@ -48,6 +48,9 @@ digits: .venv/installed-run ## real speech: six runs, each tested on the speaker
 	@python benchmarks/digits_table.py $(DIGITS:%=metrics/digits-%.json)
 	$(call say,letters that differ between the ways to run the shipped files)
 	@python -m benchmarks.agreement $(DIGITS:%=digits-%)
+
+torture: .venv/installed-test ## kill a small run KILLS=200 times at random moments and compare it with one never touched
+	@python -m tests.torture --kills $(or $(KILLS),200)
 
 clean: ## remove .venv/ and caches of tools; runs/, data/, models/ and metrics/ stay
 	rm -rf .venv .pytest_cache .hypothesis .ruff_cache .import_linter_cache *.egg-info build

@@ -6,11 +6,15 @@ a cut changes it, and going on at a place replays nothing.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +25,8 @@ from train.recipe import Batch, Draw, Recipe
 from train.state import Place, Progress
 
 AHEAD = 4
+#: How often a loader process looks whether its trainer is there.
+FOLLOW_SECONDS = 0.5
 QUIET_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
@@ -63,13 +69,24 @@ class _Orders(Dataset[Loaded]):
         return Loaded(self._recipe.collate(examples) if examples else None, tuple(bad))
 
 
-def quiet_worker(_: int) -> None:
-    """Loader processes use one thread and leave signals to the trainer, which ends them after its last save."""
+def quiet_worker(_: int, trainer: int) -> None:
+    """Loader processes use one thread and leave signals to the trainer (a pid), which ends them after its last save.
+
+    When it is killed they go by themselves: what they inherited of its lock would keep the next session out. torch
+    looks for that too, but takes whoever is the parent by then for the trainer.
+    """
+    threading.Thread(target=_follow, args=(trainer,), name="trainer-watch", daemon=True).start()
     torch.set_num_threads(1)
     for number in QUIET_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, QUIET_SIGNALS)
+
+
+def _follow(trainer: int) -> None:
+    while os.getppid() == trainer:
+        time.sleep(FOLLOW_SECONDS)
+    os._exit(1)
 
 
 @contextmanager
@@ -109,7 +126,7 @@ def stream(dataset: Dataset[Any], workers: int, pin: bool) -> Generator[Any, Non
     ahead = max(1, AHEAD // workers) if workers else None
     loader = DataLoader(
         _Told(dataset), batch_size=None, shuffle=False, num_workers=workers, prefetch_factor=ahead,
-        worker_init_fn=quiet_worker, pin_memory=pin,
+        worker_init_fn=partial(quiet_worker, trainer=os.getpid()), pin_memory=pin,
     )  # fmt: skip
     with _signals_held():
         items = iter(loader)

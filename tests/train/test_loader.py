@@ -5,10 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -271,9 +274,9 @@ def test_a_stream_keeps_its_order(workers: int) -> None:
 def test_no_signal_comes_before_a_worker_ignores_it(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet = train.loader.quiet_worker
 
-    def slow(number: int) -> None:
+    def slow(number: int, trainer: int) -> None:
         time.sleep(0.3)
-        quiet(number)
+        quiet(number, trainer)
 
     def interrupt() -> None:
         while len(multiprocessing.active_children()) < 2:
@@ -286,3 +289,67 @@ def test_no_signal_comes_before_a_worker_ignores_it(monkeypatch: pytest.MonkeyPa
     thread.start()
     assert list(stream(Numbers(), 2, pin=False)) == list(range(9))
     thread.join(10)
+
+
+KILLED = """
+import os, signal, sys, time
+import multiprocessing
+import torch
+import train.loader
+from torch.utils.data import Dataset
+
+quiet = train.loader.quiet_worker
+
+def slow(number, trainer):
+    # the trainer is killed before torch's own watch of it begins
+    time.sleep(float(sys.argv[1]))
+    quiet(number, trainer)
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 10**6
+    def __getitem__(self, index):
+        return index
+
+train.loader.quiet_worker = slow
+items = train.loader.stream(Numbers(), 2, pin=False)
+if float(sys.argv[1]) == 0:
+    next(items)
+else:
+    import threading
+    threading.Timer(float(sys.argv[1]) / 2, lambda: (told(), os.kill(os.getpid(), signal.SIGKILL))).start()
+
+def told():
+    print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
+
+if float(sys.argv[1]) == 0:
+    told()
+    os.kill(os.getpid(), signal.SIGKILL)
+next(items)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="nobody is killed like this here")
+@pytest.mark.parametrize("before_torch_looks", [0.0, 1.0])
+def test_workers_go_when_their_trainer_is_killed_however_early(before_torch_looks: float) -> None:
+    command = [sys.executable, "-c", KILLED, str(before_torch_looks)]
+    killed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    workers = [int(pid) for pid in killed.stdout.split()]
+    assert killed.returncode == -signal.SIGKILL and len(workers) == 2, killed.stderr
+    deadline = time.monotonic() + 10
+    while any(_runs(pid) for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    left = [pid for pid in workers if _runs(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
