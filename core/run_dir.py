@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from typing import Any, BinaryIO
 from core.errors import ConfigError
 
 TEMPORARY = ".layl-tmp"
+RENAME_TRIES = 5
+RENAME_WAIT_SECONDS = 0.1
 
 
 @contextmanager
@@ -31,11 +34,22 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
+        _rename(beside, path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def _rename(beside: Path, path: Path) -> None:
+    """Windows refuses while a reader, or a virus scanner, has the old file open: for a moment, as a rule."""
+    for _ in range(RENAME_TRIES - 1):
+        try:
+            os.replace(beside, path)
+            return
+        except PermissionError:
+            time.sleep(RENAME_WAIT_SECONDS)
+    os.replace(beside, path)
 
 
 def sync_folder(folder: Path) -> None:

@@ -77,6 +77,29 @@ def test_the_bytes_are_on_the_disk_before_the_name_and_the_name_before_the_end(t
     assert order == ["file of 12", "rename", *(["folder"] if os.name == "posix" else [])]
 
 
+@pytest.mark.parametrize(("refusals", "lands"), [(0, True), (2, True), (4, True), (5, False)])
+def test_a_file_that_somebody_holds_is_tried_again_a_few_times(tmp_path, monkeypatch, refusals, lands):
+    path, real, left = tmp_path / "a.json", os.replace, [refusals]
+    write_json(path, 1)
+
+    def replace(*names):
+        if left[0]:
+            left[0] -= 1
+            raise PermissionError(13, "the file is in use")
+        real(*names)
+
+    waited = []
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr("core.run_dir.time.sleep", waited.append)
+    if lands:
+        write_json(path, 2)
+    else:
+        with pytest.raises(PermissionError):
+            write_json(path, 2)
+    assert read_json(path) == (2 if lands else 1) and [p.name for p in tmp_path.iterdir()] == ["a.json"]
+    assert len(waited) == min(refusals, 4) and sum(waited) < 1
+
+
 def test_readers_that_hold_the_old_file_go_on_reading_it(tmp_path):
     write_text(tmp_path / "a.txt", "old")
     with (tmp_path / "a.txt").open() as file:
