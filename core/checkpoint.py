@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import torch
 
 from core.errors import CheckpointError, UnknownFormatError
-from core.run_dir import TEMPORARY, replacing
+from core.run_dir import TEMPORARY, rename, replacing
 
 FORMAT = 1
 #: What the comment says before the digest: the last bytes of the file, in hex, over all bytes before them.
@@ -90,10 +90,10 @@ def write(path: Path, value: dict[str, Any], *, previous: Path | None = None) ->
                 _link(path, former)
                 linked = True
         if former is not None and previous is not None:
-            os.replace(former, previous)
+            rename(former, previous)
     except BaseException:
         if former is not None and linked:
-            os.replace(former, path)
+            rename(former, path)
         raise
     finally:
         if former is not None:

@@ -34,22 +34,24 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        _rename(beside, path)
+        rename(beside, path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 
 
-def _rename(beside: Path, path: Path) -> None:
-    """Windows refuses while a reader, or a virus scanner, has the old file open: for a moment, as a rule."""
+def rename(source: Path, target: Path) -> None:
+    """Replace ``target`` by ``source``. Windows refuses while a reader, or a virus scanner, has the old file open:
+    for a moment as a rule, so that a few tries are made.
+    """
     for _ in range(RENAME_TRIES - 1):
         try:
-            os.replace(beside, path)
+            os.replace(source, target)
             return
         except PermissionError:
             time.sleep(RENAME_WAIT_SECONDS)
-    os.replace(beside, path)
+    os.replace(source, target)
 
 
 def sync_folder(folder: Path) -> None:

@@ -297,7 +297,7 @@ BREAKS = (
     Break(
         "the former file is gone when the new one gets its name",
         FILE,
-        "            os.replace(former, previous)\n",
+        "            rename(former, previous)\n",
         "            pass\n",
         "tests/core/test_checkpoint.py",
     ),
