@@ -333,7 +333,10 @@ def guarded_step(
     device: torch.device,
     precision: Precision,
 ) -> str | None:
-    """One update, or why there was none: memory ran out, or the gradient was not finite. Nothing is changed then."""
+    """One update, or why there was none: memory ran out, or the gradient was not finite. No weight is changed then.
+
+    A fused optimiser allocates before it changes anything; on MPS, whose optimiser is not fused, a part may be done.
+    """
     try:
         finite = train_step(recipe, state, batch, lr, clip_norm, device, precision)
     except (RuntimeError, MemoryError) as error:

@@ -162,12 +162,14 @@ class AugmentSection(Section):
     @model_validator(mode="after")
     def _ordered(self) -> AugmentSection:
         problems = []
-        for name in ("speed", "gain_db", "noise_snr_db"):
+        for name in ("speed", "formants", "gain_db", "noise_snr_db"):
             low, high = getattr(self, name)
             if low > high:
                 problems.append(f"{name} [{low:g}, {high:g}]: the first must not be above the second")
-        if not all(0.5 <= speed <= 2 for speed in self.speed):
-            problems.append(f"speed [{self.speed[0]:g}, {self.speed[1]:g}] must lie between 0.5 and 2")
+        for name in ("speed", "formants"):
+            low, high = getattr(self, name)
+            if not (0.5 <= low <= 2 and 0.5 <= high <= 2):
+                problems.append(f"{name} [{low:g}, {high:g}] must lie between 0.5 and 2")
         if problems:
             raise ValueError("; ".join(problems))
         return self

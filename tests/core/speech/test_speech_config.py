@@ -68,6 +68,10 @@ def test_ranges_stand_in_their_order_and_all_of_them_are_looked_at():
         "gain_db [1, -1]: the first must not be above the second; speed [3, 1.2] must lie between 0.5 and 2"
     ]
     assert problems(augment={"speed": [0.4, 1]}) == ["augment: speed [0.4, 1] must lie between 0.5 and 2"]
+    assert problems(augment={"formants": [1.2, 0]}) == [
+        "augment: formants [1.2, 0]: the first must not be above the second; "
+        "formants [1.2, 0] must lie between 0.5 and 2"
+    ]
     assert run(augment={"speed": [0.5, 2], "gain_db": [0, 0]}).augment.speed == (0.5, 2.0)
 
 
