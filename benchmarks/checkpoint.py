@@ -71,6 +71,9 @@ class NoiseRecipe:
     def batches(self, epoch: int, values: Any) -> Any:
         return _Endless()
 
+    def cost(self, items: Any) -> float:
+        return 1.0
+
     def row_name(self, row: int) -> str:
         return str(row)
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from core.run_dir import Lines
+
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
@@ -178,31 +180,16 @@ class EventLog:
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time):
         self._clock = clock
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torn = _ends_torn(path)
-        self._file = path.open("a", encoding="utf-8")
-        if torn:
-            self._file.write("\n")
+        self._lines = Lines(path)
 
     def __call__(self, event: Event) -> None:
-        self._file.write(to_line(event, self._clock()))
-        self._file.flush()
+        self._lines.write(to_line(event, self._clock()))
 
     def sync(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._lines.sync()
 
     def close(self) -> None:
-        self._file.close()
-
-
-def _ends_torn(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            file.seek(-1, os.SEEK_END)
-            return file.read(1) != b"\n"
-    except OSError:
-        return False
+        self._lines.close()
 
 
 def read_events(path: Path) -> tuple[list[tuple[Event, float]], int]:

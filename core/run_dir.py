@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -36,9 +37,20 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         rename(beside, path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        # a disk that has become read-only refuses this too, and what it said first is what counts
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+@contextmanager
+def or_said() -> Iterator[None]:
+    """Writes that a disk may refuse without consequence: what people read lacks a line, and standard error has one."""
+    try:
+        yield
+    except OSError as error:
+        print(f"not written: {error}", file=sys.stderr, flush=True)
 
 
 def rename(source: Path, target: Path) -> None:
@@ -83,6 +95,40 @@ def json_bytes(value: Any, *, indent: int | None = 1) -> bytes:
     text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False) + "\n"
     # half a character (of a file name that is not UTF-8) becomes \udcff, which JSON reads back as it was
     return text.encode("utf-8", "backslashreplace")
+
+
+class Lines:
+    """Appends to a file that may end torn (a kill, a full disk): the next line begins on a line of its own."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._torn = _ends_torn(path)
+        # unbuffered: what a full disk refused would else lie in a buffer and come again with the next line, or never
+        self._file = path.open("ab", buffering=0)
+
+    def write(self, line: str) -> None:
+        """Append ``line``, which ends with a line feed. Raises OSError; a part of it may then stand in the file."""
+        left = memoryview(("\n" + line if self._torn else line).encode("utf-8"))
+        self._torn = True
+        while left:
+            left = left[self._file.write(left) or 0 :]
+        self._torn = False
+
+    def sync(self) -> None:
+        """Make what was written survive a power cut."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _ends_torn(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+    except OSError:
+        return False
 
 
 def read_json(path: Path) -> Any | None:

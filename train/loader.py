@@ -207,6 +207,15 @@ class Loader:
                     if loaded.batch is not None:
                         yield loaded.batch
 
+    def heaviest(self) -> Batch | None:
+        """The batch of the place's epoch that costs most, augmented, or None when none of its rows can be read."""
+        place = self._place
+        values = place.values if place.values and place.batch else self._values
+        source = self._recipe.source
+        items = max(source.batches(place.epoch, values), key=source.cost, default=())
+        order = Order(items=tuple(items), epoch=place.epoch, seed=int(values.get("train.seed", 0)), clean=False)
+        return _Orders(self._recipe, [order])[0].batch
+
     def _rest(self, batches: Sequence[Sequence[tuple[int, int]]]) -> Generator[Loaded, None, None]:
         place = self._place
         orders = [

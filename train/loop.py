@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -22,15 +21,12 @@ from train.recipe import Recipe, Scores
 from train.schedule import Schedule
 from train.session import Session, Stop
 from train.state import TrainState
+from train.step import NOT_FINITE, OUT_OF_MEMORY, Stepper
 
 #: Batches in a row that gave no update, after which the session gives up.
 BAD_STEPS_IN_A_ROW = 10
 #: What a save and a validation may take, in terms of what they took last.
 RESERVE = 1.5
-#: What torch says of a host's and of MPS's memory, which have no error type of their own.
-OUT_OF_MEMORY_WORDS = ("not enough memory", "can't allocate memory", "out of memory")
-NOT_FINITE = "the gradient is not finite"
-OUT_OF_MEMORY = "memory ran out"
 ADVICE = {
     NOT_FINITE: "a lower train.lr or train.precision fp32",
     OUT_OF_MEMORY: "a smaller train.max_batch_seconds",
@@ -77,7 +73,7 @@ class Fit:
         self.checkpoints = checkpoints
         self.emit = emit
         self.device = device
-        self.precision = precision
+        self.stepper = Stepper(recipe, state, clip_norm=plan.clip_norm, device=device, precision=precision)
         self.on_scores = on_scores
         self._first_step = state.progress.step
         self._train_seconds = 0.0
@@ -104,8 +100,24 @@ class Fit:
             self.checkpoints.save_step(self.state)
             self.checkpoints.save(self.state)
         self.emit(Phase(step=progress.step, phase="training"))
+        if progress.step < progress.planned:
+            self._try_heaviest()
         with closing(iter(self.loader)) as batches:
             return self._train(batches) or self._finish()
+
+    def _try_heaviest(self) -> None:
+        """What cannot fit is said before hours are spent, where memory is the device's own and ends with an error.
+
+        A CPU's is everybody's and promised freely: there the trial would cost seconds and tell nothing.
+        """
+        if self.device.type == "cpu":
+            return
+        batch = self.loader.heaviest()
+        if batch is not None and not self.stepper.fits(batch):
+            raise TrainingError(
+                f"the heaviest batch of this epoch ({batch.describe()}) does not fit into the memory of {self.device}; "
+                f"try {ADVICE[OUT_OF_MEMORY]}, or end what else uses that memory"
+            )
 
     def _train(self, batches: Iterator[Any]) -> Outcome | None:
         """Steps until the plan is complete, or an Outcome when the session has to end before."""
@@ -114,9 +126,7 @@ class Fit:
             began = perf_counter()
             batch = next(batches)
             lr = self.plan.schedule.lr(progress.step)
-            if problem := guarded_step(
-                self.recipe, self.state, batch, lr, self.plan.clip_norm, self.device, self.precision
-            ):
+            if problem := self.stepper.take(batch, lr):
                 self._skipped(batch, problem)
                 if outcome := self._after_skip():
                     return outcome
@@ -288,76 +298,6 @@ class Fit:
             raise CheckpointError(f"the finished run could not be saved at step {progress.step}; run the command again")
         self.emit(Finished(step=progress.step, planned=progress.planned))
         return Outcome("finished", self._first_step, progress.step, resumable=False)
-
-
-def train_step(
-    recipe: Recipe,
-    state: TrainState,
-    batch: Any,
-    lr: float,
-    clip_norm: float,
-    device: torch.device,
-    precision: Precision,
-) -> bool:
-    """One update; False when the gradient was not finite and nothing was changed."""
-    # dropout and the like: a function of the seed and the batch's number alone
-    torch.manual_seed((int(state.place.values.get("train.seed", 0)) << 32) + state.place.consumed)
-    for group in state.optimizer.param_groups:
-        group["lr"] = lr
-    scaler: Any = state.scaler
-    batch = batch.to(device)
-    with precision.autocast():
-        loss = recipe.loss(state.model, batch)
-    scaler.scale(loss.sum / max(1, loss.count)).backward()
-    scaler.unscale_(state.optimizer)
-    try:
-        parameters = [p for p in state.model.parameters() if p.requires_grad]
-        norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
-        finite = bool(torch.isfinite(norm))
-        if finite:
-            scaler.step(state.optimizer)
-            state.averages.add(loss.shown, loss.count, norm)
-    finally:
-        # whatever broke: between two updates it may unscale but once
-        scaler.update()
-    state.optimizer.zero_grad(set_to_none=True)
-    return finite
-
-
-def guarded_step(
-    recipe: Recipe,
-    state: TrainState,
-    batch: Any,
-    lr: float,
-    clip_norm: float,
-    device: torch.device,
-    precision: Precision,
-) -> str | None:
-    """One update, or why there was none: memory ran out, or the gradient was not finite. No weight is changed then.
-
-    A fused optimiser allocates before it changes anything; on MPS, whose optimiser is not fused, a part may be done.
-    """
-    try:
-        finite = train_step(recipe, state, batch, lr, clip_norm, device, precision)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        finite = None
-    if finite is not None:
-        return None if finite else NOT_FINITE
-    # only here, outside the except block, does nobody hold the frames any more that hold the activations
-    state.optimizer.zero_grad(set_to_none=True)
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-    return OUT_OF_MEMORY
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out: a device has a type for it, a CPU and MPS only words."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY_WORDS)
 
 
 def evaluate(recipe: Recipe, state: TrainState, stopped: Callable[[], bool]) -> Scores | None:

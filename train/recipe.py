@@ -57,6 +57,10 @@ class Source(Protocol):
         """An epoch's batches as (row, repeat) pairs: a pure function of the epoch and the plan fields."""
         ...
 
+    def cost(self, items: Sequence[tuple[int, int]]) -> float:
+        """What a batch costs beside others of this source: the heaviest is tried before training."""
+        ...
+
     def row_name(self, row: int) -> str: ...
 
 

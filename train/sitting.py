@@ -23,7 +23,7 @@ from core.events import Emit, Event, EventLog, Phase, Rewarmed, Started, read_ev
 from core.manifest import Prepared, data_id, read_prepared
 from core.outcome import Outcome
 from core.process import owner_facts
-from core.run_dir import RunDir, read_json, write_json, write_text
+from core.run_dir import RunDir, or_said, read_json, write_json, write_text
 from core.seen import held_out_origins, origins_of
 from core.speech.config import SpeechRun
 from core.status import fold
@@ -32,6 +32,7 @@ from train.device import Precision, device_words, kept_awake, pick_device
 from train.heard import Heard
 from train.loader import Loader
 from train.loop import Fit, Plan
+from train.recipe import Scores
 from train.recipes import builder
 from train.resume import Basis, Decision, Point, differences, reconcile
 from train.schedule import Schedule, planned_steps
@@ -79,7 +80,8 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
 
     def emit(event: Event) -> None:
         for view in views:
-            _unless_full(lambda view=view: view(event))
+            with or_said():
+                view(event)
 
     checkpoints = _checkpoints(run, config, built.model_facts, emit, sync=lambda: log.sync())
     saved = _saved(run, checkpoints, identity, config, built.rows, held_out_origins(prepared.splits))
@@ -139,6 +141,11 @@ def _fit(
     precision: Precision,
 ) -> Fit:
     """The loop with everything it needs of the configuration."""
+
+    def hear(step: int, scores: Scores) -> None:
+        with or_said():
+            heard.write(step, scores.heard)
+
     loader = Loader(
         built.recipe,
         state.place,
@@ -160,16 +167,8 @@ def _fit(
         emit=emit,
         device=device,
         precision=precision,
-        on_scores=lambda step, scores: _unless_full(lambda: heard.write(step, scores.heard)),
+        on_scores=hear,
     )
-
-
-def _unless_full(write: Callable[[], None]) -> None:
-    """What people read may lack a line when the disk is full; training goes on."""
-    try:
-        write()
-    except OSError as error:
-        print(f"not written: {error}", file=sys.stderr, flush=True)
 
 
 def _manifests(run: RunDir) -> Prepared:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
+from contextlib import closing
 
 from core.control import read_request
 from core.errors import LaylError
@@ -12,7 +13,7 @@ from core.events import Crashed, EventLog, read_events
 from core.lock import hold
 from core.outcome import Outcome
 from core.process import owner_facts
-from core.run_dir import RunDir, read_json, write_json
+from core.run_dir import RunDir, or_said, read_json, write_json
 from core.speech.config import SpeechRun
 from core.status import fold
 from train.finished import write_train_metrics
@@ -33,11 +34,13 @@ def run_session(run: RunDir, config: SpeechRun, session: Session, *, frontend: s
             if session.clear_requests():
                 print(f"removed a stop file of before this session: {run.stop_file}", flush=True)
             outcome = _outcome(run, config, session, frontend=frontend, on_change=on_change)
-            _write_result(run, session, outcome)
-            run.stop_file.unlink(missing_ok=True)
+            with or_said():
+                _write_result(run, session, outcome)
+                run.stop_file.unlink(missing_ok=True)
             return outcome
         finally:
-            run.owner.unlink(missing_ok=True)
+            with or_said():
+                run.owner.unlink(missing_ok=True)
 
 
 def _is_ending(run: RunDir) -> bool:
@@ -80,13 +83,9 @@ def _broken(run: RunDir, error: Exception, step_before: int) -> Outcome:
 
 def _tell(run: RunDir, event: Crashed) -> None:
     """Write the end down; a disk that is full must not hide what broke."""
-    try:
-        log = EventLog(run.events)
+    with or_said(), closing(EventLog(run.events)) as log:
         log(event)
-        log.close()
         StatusFile(run, fold(read_events(run.events)[0]), time.time)(event)
-    except OSError as error:
-        print(f"not written: {error}", file=sys.stderr)
 
 
 def _write_result(run: RunDir, session: Session, outcome: Outcome) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 from core.events import Evaluated, Event, Finished, Started, Trained
-from core.run_dir import RunDir, write_json, write_text
+from core.run_dir import Lines, RunDir, write_json, write_text
 from core.status import Status, rounded, status_json, step_status
 
 COLUMNS: tuple[str, ...] = (
@@ -55,8 +56,8 @@ class LogCsv:
     def _append(self, cells: dict[str, Any]) -> None:
         line = io.StringIO()
         csv.DictWriter(line, COLUMNS, lineterminator="\n").writerow(cells)
-        with self._run.log_csv.open("a", encoding="utf-8") as file:
-            file.write(line.getvalue())
+        with closing(Lines(self._run.log_csv)) as lines:
+            lines.write(line.getvalue())
 
     def _retract(self, step: int) -> None:
         kept = [row for row in read_log(self._run) if int(row["step"]) <= step]

@@ -10,6 +10,7 @@ import pytest
 from core.errors import ConfigError
 from core.run_dir import (
     TEMPORARY,
+    Lines,
     RunDir,
     find_root,
     known_runs,
@@ -98,6 +99,33 @@ def test_a_file_that_somebody_holds_is_tried_again_a_few_times(tmp_path, monkeyp
             write_json(path, 2)
     assert read_json(path) == (2 if lands else 1) and [p.name for p in tmp_path.iterdir()] == ["a.json"]
     assert len(waited) == min(refusals, 4) and sum(waited) < 1
+
+
+def test_what_a_full_disk_tore_spoils_no_other_line(tmp_path, monkeypatch):
+    lines = Lines(tmp_path / "log")
+    lines.write("one\n")
+    real = lines._file
+
+    class Full:
+        """A disk with room for two bytes."""
+
+        room = 2
+
+        def write(self, data):
+            if not self.room:
+                raise OSError(errno.ENOSPC, "full")
+            taken, Full.room = real.write(data[: self.room]), 0
+            return taken
+
+    lines._file = Full()
+    for refused in ("two\n", "three\n"):
+        with pytest.raises(OSError, match="full"):
+            lines.write(refused)
+    lines._file = real
+    lines.write("four ع\n")
+    lines.close()
+    assert (tmp_path / "log").read_text(encoding="utf-8").split() == ["one", "tw", "four", "ع"]
+    assert (tmp_path / "log").read_text(encoding="utf-8").endswith("tw\nfour ع\n")
 
 
 def test_readers_that_hold_the_old_file_go_on_reading_it(tmp_path):

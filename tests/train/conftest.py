@@ -130,6 +130,9 @@ class ToySource:
         order = random_for(values["train.seed"], epoch).permutation(17)
         return [tuple((int(row), 0) for row in order[i : i + 4]) for i in range(0, 17, 4)]
 
+    def cost(self, items: Sequence[tuple[int, int]]) -> float:
+        return float(len(items))
+
     def row_name(self, row: int) -> str:
         return f"point {row}"
 

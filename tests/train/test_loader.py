@@ -38,6 +38,9 @@ class Recorded(ToyRecipe):
                 size = values["size"]
                 return [tuple((row, epoch) for row in range(i, min(i + size, 12))) for i in range(0, 12, size)]
 
+            def cost(self, items: Any) -> float:
+                return float(sum(row for row, _ in items))
+
             def row_name(self, row: int) -> str:
                 return f"point {row}"
 
@@ -214,6 +217,17 @@ def test_what_is_no_matter_of_data_is_an_error_and_leaves_no_worker_behind(
         next(batches)
     # they ignore SIGTERM: this process could not even end while one waits to be told that it may go
     assert multiprocessing.active_children() == []
+
+
+def test_the_heaviest_batch_is_that_of_the_epoch_at_hand_and_nothing_is_consumed() -> None:
+    recipe, place = Recorded(), Place(epoch=2, batch=1, values={"size": 3, "train.seed": 1})
+    found = loader(place, recipe, size=4).heaviest()
+    assert found is not None and [row for row, _ in recipe.draws] == [9, 10, 11]
+    assert all(draw.epoch == 2 and not draw.clean for _, draw in recipe.draws)
+    assert (place.epoch, place.batch, place.consumed) == (2, 1, 0)
+    # the next epoch's plan is the new one
+    assert loader(Place(epoch=3, values={"size": 3, "train.seed": 1}), recipe, size=4).heaviest() is not None
+    assert [row for row, _ in recipe.draws[3:]] == [8, 9, 10, 11]
 
 
 def test_workers_are_gone_once_nobody_wants_more() -> None:

@@ -12,9 +12,11 @@ from torch import nn
 
 from core.events import Event, Skipped, Trained
 from core.run_dir import RunDir
-from tests.train.conftest import ToyBatch, ToyRecipe, assert_equal, flat, toy_fit, toy_run
-from train.loop import BAD_STEPS_IN_A_ROW, OUT_OF_MEMORY, TrainingError, is_out_of_memory
+from tests.train.conftest import ToyBatch, ToyRecipe, assert_equal, flat, lines, state_of, toy_fit, toy_run
+from train.loop import BAD_STEPS_IN_A_ROW, TrainingError
 from train.recipe import Loss
+from train.session import Session
+from train.step import OUT_OF_MEMORY, is_out_of_memory
 
 #: As torch says it of each kind of memory.
 ERRORS = [
@@ -145,3 +147,46 @@ def test_memory_that_stays_short_ends_the_session_with_what_to_do_and_the_last_g
     with pytest.raises(TrainingError, match=r"memory ran out; try a smaller train.max_batch_seconds"):
         fit.run()
     assert fit.state.progress.skipped == BAD_STEPS_IN_A_ROW and fit.checkpoints.saved_step == 5
+
+
+def tried_first(run: RunDir, numbers: set[int], where: str, **others: Any) -> Any:
+    """A fit whose device, as far as the loop can see, has memory of its own."""
+    fit = fit_of(run, numbers, where, **others)
+    fit.device = torch.device("mps")
+    return fit
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_a_heaviest_batch_that_does_not_fit_is_said_before_the_first_step(run: RunDir, where: str) -> None:
+    # batch 0 is none that a run consumes: it is the trial
+    fit = tried_first(run, {0}, where)
+    with pytest.raises(TrainingError, match=r"the heaviest batch of this epoch \(4 points\).*try a smaller train.max_"):
+        fit.run()
+    assert fit.state.place.consumed == 0 and all(p.grad is None for p in fit.state.model.parameters())
+    assert not run.last.exists()
+
+
+def test_the_trial_of_the_heaviest_batch_leaves_no_trace(run: RunDir, whole_toy: RunDir) -> None:
+    for until in (5, None):
+        fit = tried_first(run, set(), "forward", session=Session(run, "s", until_step=until))
+        tried: list[Any] = []
+        fits = fit.stepper.fits
+        fit.stepper.fits = lambda batch, fits=fits, tried=tried: tried.append(batch) or fits(batch)
+        before = torch.get_rng_state()
+        fit._try_heaviest()
+        assert torch.equal(torch.get_rng_state(), before)
+        fit.run()
+        assert [len(batch.x_NF) for batch in tried] == [4, 4]
+    assert_equal(state_of(whole_toy), state_of(run))
+    assert lines(whole_toy) == lines(run)
+
+
+def test_a_cpu_has_nothing_to_try(run: RunDir) -> None:
+    fit = fit_of(run, {0}, "forward")
+    assert fit.run().kind == "finished"
+
+
+def test_another_error_in_the_trial_is_raised_as_it_is(run: RunDir) -> None:
+    fit = tried_first(run, {0}, "forward", error=RuntimeError("shapes differ"))
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        fit.run()

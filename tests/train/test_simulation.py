@@ -19,6 +19,7 @@ from core import checkpoint
 from core.run_dir import RunDir, read_json
 from tests.train.conftest import ToyBatch, ToyRecipe, sit, speech_run, tiny_config, toy_fit, toy_run
 from train.session import Session
+from train.step import Stepper
 
 STEPS = 100_000
 PART = 10_000
@@ -58,13 +59,13 @@ def test_a_hundred_thousand_steps_cost_and_hold_no_more_at_their_end(
         schedule=fit.plan.schedule, last_epoch=steps, clip_norm=1.0, log_every=50, eval_every=10 * part
     )
 
-    def no_step(recipe: Any, state: Any, *_: Any) -> None:
+    def no_step(*_: Any) -> None:
         now[0] += 1.0
-        if state.progress.step % part == 0:
+        if fit.state.progress.step % part == 0:
             gc.collect()
             marks.append((time.perf_counter(), tracemalloc.get_traced_memory()[0]))
 
-    monkeypatch.setattr(train.loop, "guarded_step", no_step)
+    monkeypatch.setattr(Stepper, "take", no_step)
     # an end of an epoch writes candidates: that is the disk's time
     monkeypatch.setattr(fit.checkpoints, "save_step", lambda state: None)
     monkeypatch.setattr(fit.checkpoints, "save", lambda state: True)

@@ -32,6 +32,7 @@ from train.loader import Loader
 from train.recipes.speech_data import Clips
 from train.session import Session
 from train.sitting import SMALL_LOSS_SECONDS, changed_rows
+from train.step import Stepper
 from train.views import read_log
 
 STEPS = 12
@@ -97,7 +98,7 @@ def test_a_run_leaves_what_people_and_tools_read(run: RunDir) -> None:
 def test_a_finished_run_takes_no_more_steps(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     sit(run)
     before = state_of(run)
-    monkeypatch.setattr(train.loop, "train_step", lambda *_: pytest.fail("a step"))
+    monkeypatch.setattr(Stepper, "update", lambda *_: pytest.fail("a step"))
     assert sit(run) == Outcome("finished", STEPS, STEPS, resumable=False)
     assert_equal(before, state_of(run))
     assert {row["epoch"] for row in read_log(run)} == {"1", "2", "3"}
@@ -127,15 +128,15 @@ def test_a_stop_file_of_before_is_removed_said_and_not_obeyed(run: RunDir, capsy
 
 def after_step(monkeypatch: pytest.MonkeyPatch, step: int, act: Callable[[], None]) -> None:
     """Do something right after the update that makes ``step``."""
-    real = train.loop.train_step
+    real = Stepper.update
 
-    def watched(recipe: Any, state: Any, *others: Any) -> bool:
-        done = real(recipe, state, *others)
-        if state.progress.step + done == step:
+    def watched(self: Stepper, *others: Any) -> bool:
+        done = real(self, *others)
+        if self._state.progress.step + done == step:
             act()
         return done
 
-    monkeypatch.setattr(train.loop, "train_step", watched)
+    monkeypatch.setattr(Stepper, "update", watched)
 
 
 def test_a_stop_file_ends_the_session_and_is_removed(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +258,7 @@ def test_only_new_validation_data_makes_a_finished_run_validate_once(
     sit(run)
     publish_rows(run, train_rows, tone_rows(tmp_path, range(200, 203), "carla"))
     assert already_finished(run, tiny_config()) is None
-    monkeypatch.setattr(train.loop, "train_step", lambda *_: pytest.fail("a step"))
+    monkeypatch.setattr(Stepper, "update", lambda *_: pytest.fail("a step"))
     assert sit(run).kind == "finished"
     count = sum(isinstance(event, Evaluated) for event in events_of(run))
     assert count == 4

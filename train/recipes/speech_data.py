@@ -16,7 +16,7 @@ from core.speech import audio
 from core.speech.config import SpeechRun
 from core.speech.features import frames
 from core.speech.text import Vocabulary, frames_needed
-from train.batching import epoch_batches, random_for, row_weights
+from train.batching import cost_seconds, epoch_batches, random_for, row_weights
 from train.recipe import Draw
 from train.recipes.augment import augmented
 from train.recipes.spectrum import Change, Changes, drawn
@@ -121,6 +121,10 @@ class Clips:
             max_clips=values["train.max_batch_clips"],
         )
         return [tuple((int(order[place]), turn) for place, turn in batch) for batch in batches]
+
+    def cost(self, items: Sequence[tuple[int, int]]) -> float:
+        """Padded seconds, long clips counting for more."""
+        return float(cost_seconds(max(self._durations[row] for row, _ in items), len(items)))
 
     def row_name(self, row: int) -> str:
         return self.rows[row].name
