@@ -54,7 +54,10 @@ def _forgotten(field: str, tests: str = "tests/train/test_resume.py") -> Break:
 BREAKS = (
     *map(_not_restored, ("model", "optimizer", "scaler", "place", "progress", "averages", "identity")),
     *(_forgotten(field) for field in ("epoch", "batch", "consumed", "values", "step", "units_seen")),
-    *(_forgotten(field, "tests/train/test_start.py") for field in ("warm_from", "best_score", "origins", "classes")),
+    *(
+        _forgotten(field, "tests/train/test_changes.py tests/train/test_start.py")
+        for field in ("warm_from", "best_score", "origins", "classes")
+    ),
     _forgotten("skipped", "tests/train/test_bad_steps.py tests/train/test_start.py"),
     Break(
         "an epoch depends on what was drawn before",
@@ -89,7 +92,7 @@ BREAKS = (
         RESUME,
         'rewarm.append(f"length changed',
         'notes.append(f"length changed',
-        "tests/train/test_reconcile.py tests/train/test_start.py",
+        "tests/train/test_reconcile.py tests/train/test_changes.py",
     ),
     Break(
         "a damaged checkpoint has nobody to stand in",
@@ -152,7 +155,7 @@ BREAKS = (
         LOADER,
         "if not place.values or place.batch == 0:",
         "if True:",
-        "tests/train/test_start.py tests/train/test_loader.py",
+        "tests/train/test_changes.py tests/train/test_loader.py",
     ),
     Break(
         "a gradient that is not finite is taken",
@@ -356,14 +359,14 @@ BREAKS = (
         RESUME,
         "if seen and not now.allow_seen:",
         "if False:",
-        "tests/train/test_reconcile.py tests/train/test_start.py",
+        "tests/train/test_reconcile.py tests/train/test_changes.py",
     ),
     Break(
         "what was trained on is forgotten at the next session",
         SITTING,
         "    if state.progress.step:\n        now.origins",
         "    if False:\n        now.origins",
-        "tests/train/test_start.py",
+        "tests/train/test_changes.py",
     ),
     Break(
         "a rewarm warms nothing",
@@ -392,6 +395,41 @@ BREAKS = (
         "                run.owner.unlink(missing_ok=True)\n",
         "                pass\n",
         "tests/train/test_start.py",
+    ),
+    Break(
+        "a result that a disk refuses hides what broke",
+        START,
+        "            with or_said():\n                _write_result",
+        "            if True:\n                _write_result",
+        "tests/train/test_small_disk.py",
+    ),
+    Break(
+        "targets are such as cuDNN takes",
+        "train/recipes/speech_data.py",
+        "targets_NL = torch.zeros(len(examples), longest, dtype=torch.int64)",
+        "targets_NL = torch.zeros(len(examples), longest, dtype=torch.int32)",
+        "tests/train/recipes/test_speech.py",
+    ),
+    Break(
+        "an input that has ended stops a session without a supervisor",
+        "train/__main__.py",
+        "stdin=args.supervisor is not None",
+        "stdin=True",
+        "tests/test_whoever_is_gone.py::test_without_a_supervisor_an_input_that_has_ended_is_no_stop",
+    ),
+    Break(
+        "nobody notices that the supervisor is gone",
+        "train/__main__.py",
+        "            watch_parent(",
+        "            (lambda *_, **__: None)(",
+        "tests/test_whoever_is_gone.py::test_a_trainer_whose_supervisor_is_killed_saves_and_ends",
+    ),
+    Break(
+        "nobody notices that DVC is gone",
+        "cli/train.py",
+        "watch=_watched() if frontend is Frontend.dvc else None",
+        "watch=None",
+        "tests/test_whoever_is_gone.py::test_a_trainer_under_dvc_saves_and_ends_when_dvc_is_terminated",
     ),
     Break(
         "the intent is not written before the signal",
@@ -444,7 +482,8 @@ def main() -> int:
         copy = Path(folder)
         for name in COPIED:
             shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("pyproject.toml", "dvc.yaml", "Makefile", "README.md"):
+        for name in ("pyproject.toml", "dvc.yaml", "Makefile", "README.md", ".dvc/config", ".dvcignore"):
+            (copy / name).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / name, copy / name)
         for one in chosen:
             verdict = tried(one, copy)

@@ -217,14 +217,19 @@ def toy_fit(
     )  # fmt: skip
 
 
-def toy_session(run: RunDir, *, until_step: int | None, workers: int = 0, precision: str = "fp32") -> Outcome:
+def toy_session(
+    run: RunDir, *, until_step: int | None, workers: int = 0, precision: str = "fp32", session: Session | None = None
+) -> Outcome:
     """One session of the toy run."""
-    return toy_fit(run, session=Session(run, "s", until_step=until_step), workers=workers, precision=precision).run()
+    session = session or Session(run, "s", until_step=until_step)
+    return toy_fit(run, session=session, workers=workers, precision=precision).run()
 
 
-def speech_session(run: RunDir, *, until_step: int | None, workers: int = 0, precision: str = "fp32") -> Outcome:
+def speech_session(
+    run: RunDir, *, until_step: int | None, workers: int = 0, precision: str = "fp32", session: Session | None = None
+) -> Outcome:
     config = tiny_config(train={"num_workers": workers, "precision": precision})
-    return sit(run, config, until_step=until_step)
+    return sit(run, config, until_step=until_step, session=session)
 
 
 def sit(
@@ -332,3 +337,31 @@ def lines(run: RunDir) -> list[dict[str, Any]]:
             kept.append(event)
     names = ("step", "epoch", "loss", "lr", "grad_norm", "units_seen", "skipped")
     return [{name: dataclasses.asdict(event)[name] for name in names} for event in kept]
+
+
+@pytest.fixture
+def train_rows(tmp_path: Path) -> list[Row]:
+    return tone_rows(tmp_path, range(20))
+
+
+@pytest.fixture
+def valid_rows(tmp_path: Path) -> list[Row]:
+    return tone_rows(tmp_path, range(100, 104), "berta")
+
+
+def events_of(run: RunDir) -> list[Event]:
+    return [event for event, _ in read_events(run.events)[0]]
+
+
+def started(run: RunDir) -> Started:
+    """The start of the last session."""
+    return [event for event in events_of(run) if isinstance(event, Started)][-1]
+
+
+def snapshot(run: RunDir) -> dict[str, bytes]:
+    """What training made and what it said: all but how the last session ended."""
+    return {
+        str(p.relative_to(run.path)): p.read_bytes()
+        for p in run.path.rglob("*")
+        if p.is_file() and p.name != "result.json"
+    }

@@ -113,6 +113,14 @@ def test_the_save_is_done_before_the_deadline(run: RunDir, clock: Clock) -> None
     assert outcome.to_step == 20 - RESERVE * 8 and outcome.reason.startswith("saving has to be done by")
 
 
+def test_a_session_that_begins_after_its_deadline_takes_no_step(run: RunDir, clock: Clock) -> None:
+    """A night that was to begin at 23:00 and began at 07:00, for 06:30."""
+    toy_session(run, until_step=2)
+    clock.now = 8 * 3600.0
+    outcome = fit_of(run, clock, stop_at=7.5 * 3600).run()
+    assert (outcome.kind, outcome.from_step, outcome.to_step) == ("paused", 2, 2)
+
+
 def test_without_a_deadline_nothing_is_reserved(run: RunDir, clock: Clock) -> None:
     fit = fit_of(run, clock, None)
     fit.state.progress.validation_seconds = 1e9

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import train.loop
 from core.run_dir import RunDir
 from tests.train.conftest import SmallRecipe, assert_equal, lines, state_of
+from train.session import Session
 
 STEPS = 12
 
@@ -47,6 +52,29 @@ def test_bf16_is_as_exact(recipe: SmallRecipe, tmp_path: Path) -> None:
     for step in (5, 8, None):
         recipe.session(cut, until_step=step, workers=0, precision="bf16")
     assert_equal(state_of(whole), state_of(cut))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_within_a_validation_costs_that_validation_alone(
+    recipe: SmallRecipe, whole: RunDir, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = recipe.make(tmp_path / "cut")
+    real = train.loop.evaluate
+
+    def interrupted(recipe: Any, state: Any, stopped: Any) -> Any:
+        if state.progress.step == 8:
+            os.kill(os.getpid(), number)
+        return real(recipe, state, stopped)
+
+    monkeypatch.setattr(train.loop, "evaluate", interrupted)
+    session = Session(run, "s")
+    with session.signals():
+        outcome = recipe.session(run, until_step=None, session=session)
+    assert (outcome.kind, outcome.to_step) == ("stopped", 8)
+    monkeypatch.setattr(train.loop, "evaluate", real)
+    assert recipe.session(run, until_step=None).kind == "finished"
+    assert_equal(state_of(whole), state_of(run))
+    assert lines(whole) == lines(run)
 
 
 def test_the_runs_are_worth_comparing(recipe: SmallRecipe, whole: RunDir) -> None:

@@ -16,10 +16,11 @@ import time_machine
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core import checkpoint
 from core.control import StopRequest, ask_to_stop
 from core.errors import ConfigError
 from core.process import mark_of
-from core.run_dir import RunDir
+from core.run_dir import RunDir, remove_temporary
 from train.session import Session, Stop, parse_duration, resolve_stop_at, watch_parent
 
 NOW = 1_700_000_000.0
@@ -279,6 +280,48 @@ def test_a_second_signal_leaves_at_once_touching_nothing(tmp_path: Path) -> None
         child.kill()
         child.wait()
         child.stdout.close()
+
+
+IN_A_SAVE = """
+import os, sys, time
+from pathlib import Path
+import torch
+from core import checkpoint
+from core.run_dir import RunDir
+from train.session import Session
+run = RunDir(Path(sys.argv[1]), "r")
+checkpoint.write(run.last, {"step": 1, "model": torch.zeros(1000)}, previous=run.last_previous)
+def slow(handle):
+    print("saving", flush=True)
+    time.sleep(30)
+    time.sleep(30)
+os.fsync = slow
+with Session(run, "s").signals():
+    checkpoint.write(run.last, {"step": 2, "model": torch.ones(1000)}, previous=run.last_previous)
+"""
+
+
+@pytest.mark.process
+def test_two_signals_within_a_save_leave_the_last_good_file(run: RunDir) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", IN_A_SAVE, str(run.root)], stdout=subprocess.PIPE, text=True,
+        cwd=Path(__file__).parent.parent.parent,
+    )  # fmt: skip
+    assert child.stdout is not None
+    try:
+        assert child.stdout.readline() == "saving\n"
+        child.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(10) == 128 + signal.SIGINT
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+    assert checkpoint.read(run.last)["step"] == 1
+    assert len(list(run.path.iterdir())) > 1, "the save had begun"
+    remove_temporary(run.path)
+    assert [path.name for path in run.path.iterdir()] == ["last.pt"]
 
 
 @pytest.mark.process
