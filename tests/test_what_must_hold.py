@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from tests.mutate import BREAKS, ROOT
 
@@ -29,7 +28,8 @@ def test_every_break_in_the_table_exists_and_runs_its_test() -> None:
     assert len(breaks) == len(BREAKS)
     for _, _, named, broken in ROWS:
         assert broken in breaks, broken
-        assert Path(named.split("::")[0]).as_posix() in breaks[broken].tests.split(), (broken, named)
+        # a break runs whole files of tests, or the very test where the others would take too long
+        assert {named, named.split("::")[0]} & set(breaks[broken].tests.split()), (broken, named)
 
 
 def test_every_break_is_of_one_place_in_the_code_of_today() -> None:
