@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 import typer
 
 from cli.words import caveat, duration, rate, steps, time_of_day
-from core.events import Evaluated, Event, Rewarmed, SaveFailed, Skipped, Started, Trained
+from core.events import Evaluated, Event, Rewarmed, SaveFailed, Skipped, Started, Trained, Warned
 from core.status import Status, step_status
 
 PLAIN_EVERY_SECONDS = 10.0
@@ -52,6 +52,8 @@ def sentences(event: Event, facts: Mapping[str, Any] | None = None) -> list[str]
             return [f"step {event.step:,}: the learning rate warms up again: {event.reason}"]
         case Skipped():
             return [f"step {event.step:,}: a batch was skipped ({event.batch}): {event.reason}"]
+        case Warned():
+            return [f"step {event.step:,}: {event.message}"]
         case SaveFailed():
             return [f"step {event.step:,}: saving failed, the file of before is intact: {event.error}"]
         case _:

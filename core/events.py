@@ -104,6 +104,14 @@ class Skipped:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Warned:
+    """Something that people should know of, and that ends nothing."""
+
+    step: int
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rewarmed:
     """The learning rate warms up again from ``step``."""
 
@@ -138,7 +146,20 @@ class Crashed:
     error: str
 
 
-Event = Phase | Started | Trained | Evaluated | Saved | SaveFailed | Skipped | Rewarmed | Paused | Finished | Crashed
+Event = (
+    Phase
+    | Started
+    | Trained
+    | Evaluated
+    | Saved
+    | SaveFailed
+    | Skipped
+    | Warned
+    | Rewarmed
+    | Paused
+    | Finished
+    | Crashed
+)
 Emit = Callable[[Event], None]
 
 EVENT_TYPES: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Event)}

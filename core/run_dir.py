@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -42,15 +41,6 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             beside.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
-
-
-@contextmanager
-def or_said() -> Iterator[None]:
-    """Writes that a disk may refuse without consequence: what people read lacks a line, and standard error has one."""
-    try:
-        yield
-    except OSError as error:
-        print(f"not written: {error}", file=sys.stderr, flush=True)
 
 
 def rename(source: Path, target: Path) -> None:
@@ -98,9 +88,13 @@ def json_bytes(value: Any, *, indent: int | None = 1) -> bytes:
 
 
 class Lines:
-    """Appends to a file that may end torn (a kill, a full disk): the next line begins on a line of its own."""
+    """Appends to a file that may end torn (a kill, a full disk): the next line begins on a line of its own.
 
-    def __init__(self, path: Path) -> None:
+    ``torn`` ends the torn one, for readers that could take a part for the whole.
+    """
+
+    def __init__(self, path: Path, torn: str = "") -> None:
+        self._torn_end = torn
         path.parent.mkdir(parents=True, exist_ok=True)
         self._torn = _ends_torn(path)
         # unbuffered: what a full disk refused would else lie in a buffer and come again with the next line, or never
@@ -108,7 +102,7 @@ class Lines:
 
     def write(self, line: str) -> None:
         """Append ``line``, which ends with a line feed. Raises OSError; a part of it may then stand in the file."""
-        left = memoryview(("\n" + line if self._torn else line).encode("utf-8"))
+        left = memoryview((f"{self._torn_end}\n{line}" if self._torn else line).encode("utf-8"))
         self._torn = True
         while left:
             left = left[self._file.write(left) or 0 :]

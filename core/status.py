@@ -10,7 +10,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from core.events import Crashed, Evaluated, Event, Finished, Paused, Phase, Rewarmed, Saved, Skipped, Started, Trained
+from core.events import (
+    Crashed,
+    Evaluated,
+    Event,
+    Finished,
+    Paused,
+    Phase,
+    Rewarmed,
+    Saved,
+    Skipped,
+    Started,
+    Trained,
+    Warned,
+)
 
 ACTIVE_PHASES = ("starting", "preparing", "training", "validating", "saving", "stopping")
 
@@ -85,6 +98,8 @@ def step_status(status: Status, event: Event, at: float) -> Status:
             return replace(saved, saves=(*status.saves[-1:], saved))
         case Skipped():
             return replace(status, step=event.step, skipped=status.skipped + 1, message=event.reason)
+        case Warned():
+            return replace(status, step=event.step, message=event.message)
         case Rewarmed():
             return replace(status, step=event.step, message=f"learning rate warms up again: {event.reason}")
         case Paused():

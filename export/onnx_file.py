@@ -104,13 +104,11 @@ def _norms_by_instance(graph: Any) -> None:
     """Write each LayerNormalization over D of (N, U, D) as InstanceNormalization with U channels, scale and shift.
 
     The same numbers, but where LayerNormalization is a plain loop (onnxruntime 1.28, which sherpa-onnx 2.0 brings) it
-    takes a seventh of a clip's time, and this takes a seventieth.
+    takes a seventh of a clip's time, and this with scale and shift a fortieth.
     """
     from onnx import helper, numpy_helper
 
     normalised = [node for node in graph.node if node.op_type == "LayerNormalization"]
-    if not normalised:
-        return
     one, zero = (numpy_helper.from_array(np.array([value], dtype=np.float32)) for value in (1.0, 0.0))
     nodes = list(graph.node)
     first = nodes.index(normalised[0])
@@ -122,7 +120,9 @@ def _norms_by_instance(graph: Any) -> None:
     )
     for node in normalised:
         (x, scale, shift), (y,) = node.input, node.output
-        epsilon = next(a.f for a in node.attribute if a.name == "epsilon")
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        assert attributes.get("axis", -1) == -1, "an instance is a frame: D is the last axis"
+        epsilon = attributes.get("epsilon", 1e-5)
         place = nodes.index(node)
         nodes[place : place + 1] = (
             helper.make_node(

@@ -9,6 +9,7 @@ from pathlib import Path
 from core.errors import LaylError
 from core.process import Mark
 from core.project import read_run
+from core.saying import say
 from train.session import Session, watch_parent
 from train.start import run_session
 
@@ -45,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
             watch_parent(session, watched, stdin=args.supervisor is not None, grace_seconds=SAVE_GRACE_SECONDS)
             return run_session(run, config, session, frontend=args.frontend, on_change=args.on_change).exit_code
     except LaylError as error:
-        print(error, file=sys.stderr)
+        say(str(error))
         return error.exit_code
 
 

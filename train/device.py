@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from core.errors import BusyError, ConfigError
+from core.saying import say
 
 
 def pick_device(name: str) -> torch.device:
@@ -112,7 +113,7 @@ def _inhibit(why: str) -> subprocess.Popen[bytes] | None:
     try:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     except OSError as error:
-        print(f"the machine may fall asleep while training: {command[0]}: {error}", file=sys.stderr)
+        say(f"the machine may fall asleep while training: {command[0]}: {error}")
         return None
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from core.errors import DataError
+from core.saying import say
 from train.recipe import Batch, Draw, Recipe
 from train.state import Place, Progress
 
@@ -208,11 +208,14 @@ class Loader:
                         yield loaded.batch
 
     def heaviest(self) -> Batch | None:
-        """The batch of the place's epoch that costs most, augmented, or None when none of its rows can be read."""
+        """What costs most of what is left of the place's epoch, as it is drawn, or None when none of it can be read.
+
+        Others that cost as much may be drawn a little longer: a voice that is slowed down is.
+        """
         place = self._place
         values = place.values if place.values and place.batch else self._values
         source = self._recipe.source
-        items = max(source.batches(place.epoch, values), key=source.cost, default=())
+        items = max(source.batches(place.epoch, values)[place.batch :], key=source.cost, default=())
         order = Order(items=tuple(items), epoch=place.epoch, seed=int(values.get("train.seed", 0)), clean=False)
         return _Orders(self._recipe, [order])[0].batch
 
@@ -240,7 +243,7 @@ class Loader:
         self._progress.bad_rows += len(loaded.bad)
         for row, why in loaded.bad:
             if row not in self._bad:
-                print(f"left out: {why}", file=sys.stderr, flush=True)
+                say(f"left out: {why}")
             # a session's bad rows, each once: the same one comes back every epoch
             self._bad.add(row)
             if len(self._bad) > self._max_bad_rows:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from core.errors import CheckpointError, DataError, LaylError
-from core.events import Emit, Evaluated, Finished, Paused, Phase, Skipped, Trained
+from core.events import Emit, Evaluated, Finished, Paused, Phase, Skipped, Trained, Warned
 from core.outcome import Outcome
 from train.checkpoints import Checkpoints
 from train.device import Precision, peak_memory
@@ -106,7 +106,7 @@ class Fit:
             return self._train(batches) or self._finish()
 
     def _try_heaviest(self) -> None:
-        """What cannot fit is said before hours are spent, where memory is the device's own and ends with an error.
+        """What will hardly fit is said before hours are spent, where memory is the device's own and ends with an error.
 
         A CPU's is everybody's and promised freely: there the trial would cost seconds and tell nothing.
         """
@@ -114,10 +114,14 @@ class Fit:
             return
         batch = self.loader.heaviest()
         if batch is not None and not self.stepper.fits(batch):
-            raise TrainingError(
-                f"the heaviest batch of this epoch ({batch.describe()}) does not fit into the memory of {self.device}; "
-                f"try {ADVICE[OUT_OF_MEMORY]}, or end what else uses that memory"
+            message = (
+                f"one of the heaviest batches of this epoch ({batch.describe()}) does not fit into the memory of "
+                f"{self.device}: such batches will be skipped; try {ADVICE[OUT_OF_MEMORY]}"
             )
+            self.emit(Warned(step=self.state.progress.step, message=message))
+        # neither its memory nor its time is training's
+        peak_memory(self.device)
+        self._mark = perf_counter()
 
     def _train(self, batches: Iterator[Any]) -> Outcome | None:
         """Steps until the plan is complete, or an Outcome when the session has to end before."""

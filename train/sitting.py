@@ -7,7 +7,6 @@ import io
 import json
 import math
 import platform
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +22,8 @@ from core.events import Emit, Event, EventLog, Phase, Rewarmed, Started, read_ev
 from core.manifest import Prepared, data_id, read_prepared
 from core.outcome import Outcome
 from core.process import owner_facts
-from core.run_dir import RunDir, or_said, read_json, write_json, write_text
+from core.run_dir import RunDir, read_json, write_json, write_text
+from core.saying import or_said, say
 from core.seen import held_out_origins, origins_of
 from core.speech.config import SpeechRun
 from core.status import fold
@@ -91,7 +91,7 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
 
     log = EventLog(run.events)
     status = StatusFile(run, fold(read_events(run.events)[0]), time.time)
-    views += [log, status, LogCsv(run), Plots(run, lambda line: print(line, file=sys.stderr))]
+    views += [log, status, LogCsv(run), Plots(run, say)]
     if saved is None:
         notes = _begin(state, built, emit, config)
     else:
@@ -285,7 +285,7 @@ def _put_aside(run: RunDir, saved: _Saved, on_change: str, session: Session, fro
         with contextlib.suppress(FileNotFoundError):
             (where / path.name).replace(path)
     write_json(run.owner, owner_facts(frontend, session.id))
-    print(f"begins anew ({'; '.join(saved.decision.refused)}); the run of before is in {where}", flush=True)
+    say(f"begins anew ({'; '.join(saved.decision.refused)}); the run of before is in {where}")
 
 
 def _begin(state: TrainState, built: Any, emit: Callable[[Event], None], config: SpeechRun) -> list[str]:

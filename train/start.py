@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import traceback
 from contextlib import closing
@@ -13,7 +12,8 @@ from core.events import Crashed, EventLog, read_events
 from core.lock import hold
 from core.outcome import Outcome
 from core.process import owner_facts
-from core.run_dir import RunDir, or_said, read_json, write_json
+from core.run_dir import RunDir, read_json, write_json
+from core.saying import or_said, say
 from core.speech.config import SpeechRun
 from core.status import fold
 from train.finished import write_train_metrics
@@ -27,20 +27,25 @@ SAVE_GRACE_SECONDS = 120.0
 def run_session(run: RunDir, config: SpeechRun, session: Session, *, frontend: str, on_change: str) -> Outcome:
     """Train until the run is finished or the session ends. Raises BusyError when another session holds the run."""
     with hold(run, wait_seconds=SAVE_GRACE_SECONDS if _is_ending(run) else 0.0):
-        run.path.mkdir(parents=True, exist_ok=True)
-        write_json(run.owner, owner_facts(frontend, session.id))
         try:
-            run.result.unlink(missing_ok=True)
-            if session.clear_requests():
-                print(f"removed a stop file of before this session: {run.stop_file}", flush=True)
             outcome = _outcome(run, config, session, frontend=frontend, on_change=on_change)
             with or_said():
                 _write_result(run, session, outcome)
+            with or_said():
                 run.stop_file.unlink(missing_ok=True)
             return outcome
         finally:
             with or_said():
                 run.owner.unlink(missing_ok=True)
+
+
+def _own(run: RunDir, session: Session, frontend: str) -> None:
+    """Write down whose the run is now, and remove what was meant for the sessions before."""
+    run.path.mkdir(parents=True, exist_ok=True)
+    write_json(run.owner, owner_facts(frontend, session.id))
+    run.result.unlink(missing_ok=True)
+    if session.clear_requests():
+        say(f"removed a stop file of before this session: {run.stop_file}")
 
 
 def _is_ending(run: RunDir) -> bool:
@@ -53,6 +58,8 @@ def _is_ending(run: RunDir) -> bool:
 def _outcome(run: RunDir, config: SpeechRun, session: Session, *, frontend: str, on_change: str) -> Outcome:
     step_before = _step_of(run)
     try:
+        _own(run, session, frontend)
+
         from train.sitting import train_session
 
         outcome = train_session(run, config, session, frontend=frontend, on_change=on_change)
@@ -71,10 +78,7 @@ def _broken(run: RunDir, error: Exception, step_before: int) -> Outcome:
     """An error as an outcome: invalid when somebody has to change something first, else crashed."""
     kind = {65: "invalid", 69: "busy"}.get(error.exit_code, "crashed") if isinstance(error, LaylError) else "crashed"
     words = str(error) if isinstance(error, LaylError) else f"{type(error).__name__}: {error}"
-    if isinstance(error, LaylError):
-        print(words, file=sys.stderr)
-    else:
-        traceback.print_exception(error)
+    say(words if isinstance(error, LaylError) else "".join(traceback.format_exception(error)).rstrip())
     step = _step_of(run)
     if kind == "crashed":
         _tell(run, Crashed(step=step, error=words))

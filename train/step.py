@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ OUT_OF_MEMORY = "memory ran out"
 
 
 class Stepper:
-    """Takes the updates of ``state``."""
+    """Changes the weights of ``state`` by one batch at a time."""
 
     def __init__(
         self, recipe: Recipe, state: TrainState, *, clip_norm: float, device: torch.device, precision: Precision
@@ -35,17 +36,10 @@ class Stepper:
         A fused optimiser allocates before it changes anything; on MPS, whose optimiser is not fused, a part may be
         done.
         """
-        try:
-            finite = self.update(batch, lr)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            finite = None
-        if finite is not None:
-            return None if finite else NOT_FINITE
-        # only here, outside the except block, does nobody hold the frames any more that hold the activations
-        self._free()
-        return OUT_OF_MEMORY
+        finite = self._unless_out_of_memory(lambda: self.update(batch, lr))
+        if finite is None:
+            return OUT_OF_MEMORY
+        return None if finite else NOT_FINITE
 
     def update(self, batch: Batch, lr: float) -> bool:
         """One update; False when the gradient was not finite and nothing was changed."""
@@ -74,20 +68,37 @@ class Stepper:
         return finite
 
     def fits(self, batch: Batch) -> bool:
-        """Whether memory holds the way forward and back for ``batch``; leaves no trace in state or generators."""
-        device = self._device
+        """Whether memory holds the way forward and back for ``batch``, and an optimiser that has its moments.
+
+        Weights, moments and the CPU's and CUDA's generators are as before; every update seeds its own anyway.
+        """
+        fitted = self._unless_out_of_memory(lambda: self._try(batch))
+        if fitted:
+            self._free()
+        return bool(fitted)
+
+    def _try(self, batch: Batch) -> bool:
+        device, model = self._device, self._state.model
+        # in a new run the two moments of each weight come with the first update
+        fresh = not self._state.optimizer.state
+        moments = [torch.empty_like(p) for p in model.parameters() for _ in range(2)] if fresh else []
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            try:
-                with self._precision.autocast():
-                    loss = self._recipe.loss(self._state.model, batch.to(device))
-                loss.sum.backward()
-                fitted = True
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                fitted = False
+            with self._precision.autocast():
+                loss = self._recipe.loss(model, batch.to(device))
+            loss.sum.backward()
+        moments.clear()
+        return True
+
+    def _unless_out_of_memory(self, act: Callable[[], bool]) -> bool | None:
+        """What ``act`` gives, or None when memory ran out; what it held is free then."""
+        try:
+            return act()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        # only here, outside the except block, does nobody hold the frames any more that hold the activations
         self._free()
-        return fitted
+        return None
 
     def _free(self) -> None:
         self._state.optimizer.zero_grad(set_to_none=True)

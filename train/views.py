@@ -21,6 +21,10 @@ COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 
 
+#: A cell that ends a torn row: a number that lost its last digits is a number, too.
+TORN = "torn"
+
+
 class StatusFile:
     """Keeps status.json: at once for what changes the phase, else at most once in ``every_seconds``."""
 
@@ -56,7 +60,7 @@ class LogCsv:
     def _append(self, cells: dict[str, Any]) -> None:
         line = io.StringIO()
         csv.DictWriter(line, COLUMNS, lineterminator="\n").writerow(cells)
-        with closing(Lines(self._run.log_csv)) as lines:
+        with closing(Lines(self._run.log_csv, torn=f",{TORN}")) as lines:
             lines.write(line.getvalue())
 
     def _retract(self, step: int) -> None:
@@ -74,8 +78,13 @@ def read_log(run: RunDir) -> list[dict[str, str]]:
         text = run.log_csv.read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
-    rows = csv.DictReader(text.splitlines())
-    return [row for row in rows if None not in row.values() and (row.get("step") or "").isdigit()]
+    whole, _, _ = text.rpartition("\n")
+    return [row for row in csv.DictReader(whole.splitlines()) if _is_whole(row)]
+
+
+def _is_whole(row: dict[Any, Any]) -> bool:
+    """Whether a row has all its cells: what a kill or a full disk tore has fewer, or its end is marked."""
+    return None not in row and None not in row.values() and TORN not in row.values() and row["step"].isdigit()
 
 
 def training_cells(event: Trained) -> dict[str, Any]:

@@ -141,3 +141,11 @@ def test_export_leaves_the_model_as_it_was(tmp_path: Path, model: SpeechModel) -
     before = {k: v.clone() for k, v in model.state_dict().items()}
     export_float(model, VOCABULARY.symbols, {}, tmp_path / "again.onnx")
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_every_norm_is_written_so_that_old_engines_are_fast(exported: Path, model: SpeechModel) -> None:
+    norms = sum(isinstance(module, torch.nn.LayerNorm) for module in model.modules())
+    for file in (FLOAT_FILE, INT8_FILE):
+        kinds = [node.op_type for node in onnx.load(str(exported / file)).graph.node]
+        assert kinds.count("InstanceNormalization") == norms > 3
+        assert "LayerNormalization" not in kinds

@@ -56,15 +56,21 @@ def training_goes_on_while_the_disk_is_full(folder: Path) -> None:
     whole, run = speech_run(folder.parent / "whole"), speech_run(folder)
     assert sit(whole).kind == "finished"
     filler = folder / "filler"
+    kept: list[int] = []
 
     def disk(step: int) -> None:
         if step == 3:
             fill(filler)
         elif step == 9:
             filler.unlink()
+        elif 3 < step < 9:
+            kept.append(checkpoint.read(run.last)["progress"]["step"])
 
-    with before_each_step(disk):
-        assert sit(run).kind == "finished"
+    # what a trainer prints lies on the same disk
+    with printed_to(run.output), before_each_step(disk):
+        ended = sit(run)
+    assert ended.kind == "finished", ended
+    assert kept == [3] * 5
     events, torn = read_events(run.events)
     assert torn <= 1 and isinstance(events[-1][0], Finished)
     saved = [event.step for event, _ in events if isinstance(event, Saved)]
@@ -75,6 +81,22 @@ def training_goes_on_while_the_disk_is_full(folder: Path) -> None:
     # a best whose file could not be written is none; all else is equal
     one, other = ({k: v for k, v in state_of(r).items() if ".best_" not in k} for r in (whole, run))
     assert_equal(one, other)
+
+
+@contextmanager
+def printed_to(path: Path) -> Iterator[None]:
+    """Standard output and error go to ``path``, as a supervisor has it."""
+    kept = [os.dup(number) for number in (1, 2)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab", buffering=0) as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+    try:
+        yield
+    finally:
+        for number, was in zip((1, 2), kept, strict=True):
+            os.dup2(was, number)
+            os.close(was)
 
 
 @contextmanager
@@ -116,7 +138,9 @@ def a_stop_on_a_read_only_disk_says_what_was_kept_and_the_next_session_goes_on(f
 
 
 def shut(folder: Path) -> None:
-    """Make ``folder`` read-only as a disk with an error becomes it: although files in it are open."""
+    """Make ``folder`` read-only although files in it are open, as after an error of the disk: those go on, new ones
+    are refused.
+    """
     subprocess.run(["mount", "--bind", str(folder), str(folder)], check=True)
     subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
 

@@ -258,7 +258,7 @@ def test_a_fixed_change_puts_the_run_aside_when_asked_or_when_little_is_lost(
     aside = run.archive / "tiny-1"
     assert (aside / "last.pt").read_bytes() == before["last.pt"]
     assert checkpoint.read(run.last)["progress"]["step"] == 2
-    assert f"begins anew (model.width: 16 -> 32); the run of before is in {aside}" in capsys.readouterr().out
+    assert f"begins anew (model.width: 16 -> 32); the run of before is in {aside}" in capsys.readouterr().err
     assert [event.step for event in events_of(run) if isinstance(event, Started)] == [0]
     assert started(run).notes[0].startswith("new run")
     # the new run's files are its own, and the session's output did not go with the old ones

@@ -225,9 +225,12 @@ def test_the_heaviest_batch_is_that_of_the_epoch_at_hand_and_nothing_is_consumed
     assert found is not None and [row for row, _ in recipe.draws] == [9, 10, 11]
     assert all(draw.epoch == 2 and not draw.clean for _, draw in recipe.draws)
     assert (place.epoch, place.batch, place.consumed) == (2, 1, 0)
+    # what was trained already is not tried: of the last two batches the heaviest is the last
+    assert loader(Place(epoch=2, batch=3, values={"size": 3, "train.seed": 1}), recipe, size=4).heaviest() is not None
+    assert [row for row, _ in recipe.draws[3:6]] == [9, 10, 11]
     # the next epoch's plan is the new one
     assert loader(Place(epoch=3, values={"size": 3, "train.seed": 1}), recipe, size=4).heaviest() is not None
-    assert [row for row, _ in recipe.draws[3:]] == [8, 9, 10, 11]
+    assert [row for row, _ in recipe.draws[6:]] == [8, 9, 10, 11]
 
 
 def test_workers_are_gone_once_nobody_wants_more() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from core.events import Event, Skipped, Trained
+from core.events import Event, Skipped, Trained, Warned
 from core.run_dir import RunDir
 from tests.train.conftest import ToyBatch, ToyRecipe, assert_equal, flat, lines, state_of, toy_fit, toy_run
 from train.loop import BAD_STEPS_IN_A_ROW, TrainingError
@@ -42,7 +42,8 @@ class _Fails(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        raise ERRORS[0]
+        # one of its own: an error that is kept keeps its frames
+        raise type(ERRORS[0])(*ERRORS[0].args)
 
 
 class Large(ToyRecipe):
@@ -157,13 +158,43 @@ def tried_first(run: RunDir, numbers: set[int], where: str, **others: Any) -> An
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-def test_a_heaviest_batch_that_does_not_fit_is_said_before_the_first_step(run: RunDir, where: str) -> None:
+def test_a_heaviest_batch_that_does_not_fit_is_said_once_and_training_goes_on(
+    run: RunDir, whole_toy: RunDir, where: str
+) -> None:
+    events: list[Event] = []
     # batch 0 is none that a run consumes: it is the trial
-    fit = tried_first(run, {0}, where)
-    with pytest.raises(TrainingError, match=r"the heaviest batch of this epoch \(4 points\).*try a smaller train.max_"):
-        fit.run()
-    assert fit.state.place.consumed == 0 and all(p.grad is None for p in fit.state.model.parameters())
-    assert not run.last.exists()
+    fit = tried_first(run, {0}, where, emit=events.append)
+    assert fit.run().kind == "finished"
+    (warned,) = [event for event in events if isinstance(event, Warned)]
+    assert warned.step == 0 and "heaviest batches of this epoch (4 points)" in warned.message
+    assert "smaller train.max_batch_seconds" in warned.message
+    assert [ref() for ref in fit.recipe.held] == ([None] if where == "forward" else [])
+    assert_equal(state_of(whole_toy), state_of(run))
+
+
+def test_what_a_failed_trial_held_is_free_before_memory_is_given_back(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit = tried_first(run, {0}, "backward")
+    losses: list[Any] = []
+    loss, free = fit.recipe.loss, fit.stepper._free
+
+    def watched(model: nn.Module, batch: ToyBatch) -> Loss:
+        found = loss(model, batch)
+        losses.append(weakref.ref(found.sum))
+        return found
+
+    alive: list[bool] = []
+    fit.recipe.loss = watched
+    monkeypatch.setattr(fit.stepper, "_free", lambda: (alive.append(losses[0]() is not None), free()))
+    assert not fit.stepper.fits(fit.loader.heaviest())
+    assert alive == [False]
+
+
+def test_a_run_whose_heaviest_batch_stopped_fitting_still_takes_its_steps(run: RunDir) -> None:
+    """The epoch that runs keeps its plan: a refusal would come back with every smaller budget."""
+    tried_first(run, set(), "forward", session=Session(run, "s", until_step=7)).run()
+    assert tried_first(run, {7}, "forward").run().kind == "finished"
 
 
 def test_the_trial_of_the_heaviest_batch_leaves_no_trace(run: RunDir, whole_toy: RunDir) -> None:

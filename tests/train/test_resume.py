@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,7 @@ def test_a_signal_within_a_validation_costs_that_validation_alone(
 
     def interrupted(recipe: Any, state: Any, stopped: Any) -> Any:
         if state.progress.step == 8:
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
         return real(recipe, state, stopped)
 
     monkeypatch.setattr(train.loop, "evaluate", interrupted)

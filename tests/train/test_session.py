@@ -291,12 +291,15 @@ from core.run_dir import RunDir
 from train.session import Session
 run = RunDir(Path(sys.argv[1]), "r")
 checkpoint.write(run.last, {"step": 1, "model": torch.zeros(1000)}, previous=run.last_previous)
+session = Session(run, "s")
 def slow(handle):
     print("saving", flush=True)
-    time.sleep(30)
+    while session._signals == 0:
+        time.sleep(0.001)
+    print("heard", flush=True)
     time.sleep(30)
 os.fsync = slow
-with Session(run, "s").signals():
+with session.signals():
     checkpoint.write(run.last, {"step": 2, "model": torch.ones(1000)}, previous=run.last_previous)
 """
 
@@ -311,6 +314,8 @@ def test_two_signals_within_a_save_leave_the_last_good_file(run: RunDir) -> None
     try:
         assert child.stdout.readline() == "saving\n"
         child.send_signal(signal.SIGINT)
+        # two that nobody heard in between would be one
+        assert child.stdout.readline() == "heard\n"
         time.sleep(0.05)
         child.send_signal(signal.SIGINT)
         assert child.wait(10) == 128 + signal.SIGINT

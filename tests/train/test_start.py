@@ -101,7 +101,7 @@ def test_a_stop_file_of_before_is_removed_said_and_not_obeyed(run: RunDir, capsy
     run.path.mkdir(parents=True)
     run.stop_file.touch()
     assert sit(run, until_step=2).kind == "paused"
-    assert f"removed a stop file of before this session: {run.stop_file}" in capsys.readouterr().out
+    assert f"removed a stop file of before this session: {run.stop_file}" in capsys.readouterr().err
 
 
 def after_step(monkeypatch: pytest.MonkeyPatch, step: int, act: Callable[[], None]) -> None:
@@ -295,7 +295,8 @@ def test_a_full_disk_costs_no_step(run: RunDir, whole_speech: RunDir, monkeypatc
     assert sit(run).kind == "finished"
     assert disk.refused > 10
     failed = {event.step for event in events_of(run) if isinstance(event, SaveFailed)}
-    assert failed == set(range(3, 10))
+    # the save of step 2 may be in flight when the disk fills up
+    assert failed - {2} == set(range(3, 10))
     one, other = checkpoint.read(whole_speech.last)["model"], checkpoint.read(run.last)["model"]
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert lines(whole_speech) == lines(run)
@@ -359,3 +360,14 @@ def test_errno_of_a_full_disk_is_what_is_faked(run: RunDir, monkeypatch: pytest.
     with pytest.raises(OSError, match="No space left") as caught:
         (run.path / "x").open("w")
     assert caught.value.errno == errno.ENOSPC
+
+
+def test_while_a_session_runs_no_result_of_an_earlier_one_speaks_for_it(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sit(run, until_step=2)
+    assert run.result.exists()
+    seen: list[bool] = []
+    after_step(monkeypatch, 3, lambda: seen.append(run.result.exists()))
+    sit(run, until_step=4)
+    assert seen == [False]
