@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from cli.place import FRONTEND, RUN, SET, Frontend, open_run
+from core.errors import DataError
 
 
 def export(
@@ -28,9 +29,12 @@ def export(
       layl export quran --set export.average=3
     """
     from core.lock import hold
-    from export.pipeline import export as export_run
 
     directory, config = open_run(run, overrides)
+    if not directory.manifests.is_dir():
+        raise DataError(f"{directory.manifests} does not exist; run `layl prepare {run}` and `layl train {run}` first")
+    from export.pipeline import export as export_run
+
     with hold(directory):
         as_it_is = unfinished or frontend is Frontend.shell
         export_run(directory, config, unfinished=as_it_is, report=typer.echo)

@@ -55,7 +55,7 @@ def sentences(event: Event, facts: Mapping[str, Any] | None = None) -> list[str]
         case Warned():
             return [f"step {event.step:,}: {event.message}"]
         case SaveFailed():
-            return [f"step {event.step:,}: saving failed, the file of before is intact: {event.error}"]
+            return [f"step {event.step:,}: saving failed: {event.error}"]
         case _:
             return []
 

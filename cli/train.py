@@ -10,6 +10,7 @@ import typer
 
 from cli.place import FRONTEND, RUN, SET, Frontend, open_run
 from cli.words import steps
+from core.errors import DataError
 from core.run_dir import RunDir, read_json
 
 if TYPE_CHECKING:
@@ -89,6 +90,9 @@ def train(
     directory, config = open_run(run, overrides)
     start = datetime.now().astimezone()
     stop_at_seconds = first_limit(stop_at, stop_after, start)
+    if not directory.manifests.is_dir():
+        # what the trainer would say seconds later
+        raise DataError(f"{directory.manifests} does not exist; run `layl prepare {run}` first")
     sentence = already_finished(directory, config)
     if sentence is not None:
         typer.echo(sentence)
@@ -109,6 +113,10 @@ def train(
     planned = progress.status.planned or _planned(directory)
     saved = outcome.kind in ("finished", "paused", "stopped", "discarded")
     typer.echo(closing(outcome, run, planned), err=not saved)
+    if overrides and outcome.exit_code in (75, 76):
+        typer.echo(
+            f"this session's --set {' --set '.join(overrides)} were for once: give them again to go on with them"
+        )
     if outcome.exit_code:
         raise typer.Exit(outcome.exit_code)
 
@@ -138,7 +146,8 @@ def closing(outcome: Outcome, run: str, planned: int) -> str:
         case "paused" | "stopped":
             return f"{stands}{because}; {onwards}"
         case "discarded":
-            return f"ended without saving{because}; {stands}; {onwards}"
+            stays = f"the run is where its last checkpoint is, at step {at}" if outcome.to_step else stands
+            return f"ended without saving{because}; {stays}; {onwards}"
         case "crashed":
             return f"{outcome.reason}\ncrashed; {stands}; {onwards}; all of its output: runs/{run}/output.log"
         case _:

@@ -37,11 +37,11 @@ def transcribe(
       layl transcribe fatiha.wav
       layl transcribe recordings/*.mp3 --run quran --json
     """
-    from core.project import named_run
+    from core.project import known_run
     from core.run_dir import find_root
     from core.speech.audio import AudioError, decode
 
-    models = named_run(find_root(), run).models
+    models = known_run(find_root(), run).models
     if not models.is_dir():
         raise DataError(f"{models} does not exist: run {run} has no exported model yet; `layl export {run}` makes it")
     recogniser = _recogniser(client, models)
@@ -50,7 +50,7 @@ def transcribe(
         try:
             results.append({"file": str(file), "text": recogniser.transcribe(decode(file))})
         except AudioError as error:
-            results.append({"file": str(file), "error": str(error)})
+            results.append({"file": str(file), "error": str(error).removeprefix(f"{file}: ")})
         if not as_json:
             _print(results[-1], alone=len(files) == 1)
     if as_json:

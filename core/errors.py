@@ -10,17 +10,21 @@ class LaylError(Exception):
 
 
 class ConfigError(LaylError):
-    """A configuration that cannot be used. ``problems`` holds every mistake found, one sentence each."""
+    """A configuration that cannot be used. ``problems`` holds every mistake found, one sentence each.
+
+    ``advice`` is a sentence about all of them.
+    """
 
     exit_code = 65
 
-    def __init__(self, where: str, problems: list[str]):
+    def __init__(self, where: str, problems: list[str], advice: str = ""):
         self.where = where
         self.problems = problems
         if len(problems) == 1:
-            super().__init__(f"{where}: {problems[0]}")
+            lines = [f"{where}: {problems[0]}"]
         else:
-            super().__init__("\n".join([f"{where}: {len(problems)} problems", *(f"  {p}" for p in problems)]))
+            lines = [f"{where}: {len(problems)} problems", *(f"  {p}" for p in problems)]
+        super().__init__("\n".join([*lines, *([advice] if advice else [])]))
 
 
 class DataError(LaylError):

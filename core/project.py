@@ -24,10 +24,8 @@ def named_run(root: Path, name: str) -> RunDir:
     if not NAME.fullmatch(name) or name.casefold() in RESERVED:
         raise ConfigError(
             f"run {name!r}",
-            [
-                f"no name for a run; letters, digits, - and _ only, none of {', '.join(RESERVED)}",
-                _known(root, name),
-            ],
+            [f"no name for a run; letters, digits, - and _ only, none of {', '.join(RESERVED)}"],
+            _known(root, name),
         )
     return RunDir(root, name)
 
@@ -36,7 +34,7 @@ def known_run(root: Path, name: str) -> RunDir:
     """The run of that name, which has a configuration or a directory. Raises ConfigError listing the known ones."""
     run = named_run(root, name)
     if not run.config_file.is_file() and not run.path.is_dir():
-        raise ConfigError(f"run {name!r}", [f"there is no {run.config_file}", _known(root, name)])
+        raise ConfigError(f"run {name!r}", [f"there is no {run.config_file}"], _known(root, name))
     return run
 
 
@@ -61,7 +59,7 @@ def read_run(root: Path, name: str, overrides: Sequence[str] = ()) -> tuple[RunD
     recipes = {"speech": SpeechRun}
     run = named_run(root, name)
     if not run.config_file.is_file():
-        raise ConfigError(f"run {name!r}", [f"there is no {run.config_file}", _known(root, name)])
+        raise ConfigError(f"run {name!r}", [f"there is no {run.config_file}"], _known(root, name))
     fields = read_fields(run.config_file, tuple(overrides))
     if not any(override.partition("=")[0].strip() == "name" for override in overrides):
         fields["name"] = read_yaml(run.config_file).get("name") or name

@@ -141,6 +141,8 @@ def refuse_bad_source(where: str, kept: int, dropped: Sequence[Dropped], max_dro
         for reason, names in by_reason(dropped).items()
     )
     if not kept:
+        if not lost:
+            raise DataError(f"{where}: holds no clip at all; expected at least one")
         raise DataError(f"{where}: not one clip is left of {lost:,}; expected at least one{reasons}")
     raise DataError(
         f"{where}: {lost:,} of {kept + lost:,} clips dropped, more than data.max_drop_share {max_drop_share:g}; "

@@ -480,8 +480,11 @@ def tried(one: Break, copy: Path) -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         ended = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=SECONDS, check=False)
-        # 1: tests failed; anything else is no verdict of theirs
-        return {0: "MISSED", 1: "caught"}.get(ended.returncode, f"STALE: pytest ended with {ended.returncode}")
+        # 1: tests failed; 2 to 5 are pytest's own troubles; anything else is what the break did to the process
+        trouble = ended.returncode in (2, 3, 4, 5)
+        return (
+            "MISSED" if ended.returncode == 0 else f"STALE: pytest ended with {ended.returncode}" * trouble or "caught"
+        )
     except subprocess.TimeoutExpired:
         return "caught"
     finally:

@@ -74,6 +74,11 @@ class Checkpoints:
         self._previous: Path | None = run.last_previous
         remove_temporary(run.path)
 
+    @property
+    def folder(self) -> Path:
+        """Where the checkpoints lie."""
+        return self._run.path
+
     def due(self) -> bool:
         return self._clock() - self._saved_at >= self._seconds
 

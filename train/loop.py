@@ -286,7 +286,10 @@ class Fit:
             self._tick()
             self.emit(Phase(step=step, phase="saving"))
             if not self.checkpoints.save(self.state):
-                raise TrainingError(f"the session could not save at step {step}; the checkpoint of before stays")
+                raise TrainingError(
+                    f"the session could not save at step {step}; the checkpoint of before stays. Free space for "
+                    f"{self.checkpoints.folder}, or make it writable"
+                )
         self.emit(Paused(step=step, planned=progress.planned, kind=stop.kind, reason=stop.reason))
         return Outcome(stop.kind, self._first_step, step, stop.reason)  # type: ignore[arg-type]
 

@@ -85,8 +85,9 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
 
     checkpoints = _checkpoints(run, config, built.model_facts, emit, sync=lambda: log.sync())
     saved = _saved(run, checkpoints, identity, config, built.rows, held_out_origins(prepared.splits))
+    aside: list[str] = []
     if saved is not None and saved.decision.refused:
-        _put_aside(run, saved, on_change, session, frontend)
+        aside = [_put_aside(run, saved, on_change, session, frontend)]
         saved = None
 
     log = EventLog(run.events)
@@ -106,7 +107,7 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
     heard.begin(state.progress.step)
     facts = {**built.facts, "data_id": identity.data_id, "seen_in_training": list(state.identity.seen)}
     where = device_words(device, precision)
-    said = [*notes, *built.lines, f"on {where}" + ("" if device.type != "cpu" else NO_GPU)]
+    said = [*aside, *notes, *built.lines, f"on {where}" + ("" if device.type != "cpu" else NO_GPU)]
     emit(_started(state, session, frontend, where, said, facts))
     if saved is not None and saved.decision.rewarm:
         emit(Rewarmed(step=state.progress.step, reason=saved.decision.rewarm))
@@ -266,17 +267,17 @@ def changed_rows(remembered: Any, known_id: str, rows: Any) -> str:
     return f"+{added:,} -{removed:,} ~{changed:,} clips"
 
 
-def _put_aside(run: RunDir, saved: _Saved, on_change: str, session: Session, frontend: str) -> None:
-    """Archive the run that does not fit any more, or refuse."""
-    trained = saved.state["progress"]["train_seconds"]
-    if on_change != "archive" and trained >= SMALL_LOSS_SECONDS:
+def _put_aside(run: RunDir, saved: _Saved, on_change: str, session: Session, frontend: str) -> str:
+    """Archive the run that does not fit any more, or refuse; returns what to say."""
+    progress = saved.state["progress"]
+    finished = progress["step"] >= progress["planned"] > 0
+    if on_change != "archive" and (finished or progress["train_seconds"] >= SMALL_LOSS_SECONDS):
+        what = "is finished" if finished else f"has {progress['train_seconds'] / 3600:.1f} h of training"
         raise ConfigError(
             str(run.config_file),
-            [
-                *saved.decision.refused,
-                f"{run.name} has {trained / 3600:.1f} h of training that this does not fit; nothing was touched",
-                f"take the change back, or begin anew: `layl train {run.name} --on-change archive`",
-            ],
+            list(saved.decision.refused),
+            f"{run.name} {what}, and this does not fit it; nothing was touched. Take the change back (fields given "
+            f"with --set count too), or begin anew: `layl train {run.name} --on-change archive`",
         )
     where = archive(run)
     run.path.mkdir(parents=True)
@@ -285,7 +286,7 @@ def _put_aside(run: RunDir, saved: _Saved, on_change: str, session: Session, fro
         with contextlib.suppress(FileNotFoundError):
             (where / path.name).replace(path)
     write_json(run.owner, owner_facts(frontend, session.id))
-    say(f"begins anew ({'; '.join(saved.decision.refused)}); the run of before is in {where}")
+    return f"begins anew ({'; '.join(saved.decision.refused)}); the run of before is in {where}"
 
 
 def _begin(state: TrainState, built: Any, emit: Callable[[Event], None], config: SpeechRun) -> list[str]:
@@ -293,7 +294,14 @@ def _begin(state: TrainState, built: Any, emit: Callable[[Event], None], config:
     built.start()
     train = config.train
     state.progress.planned = planned_steps(train.epochs, train.steps, state.identity.steps_per_epoch)
-    return [f"new run: {state.progress.planned:,} steps, {state.identity.steps_per_epoch:,} an epoch"]
+    planned = state.progress.planned
+    notes = [f"new run: {planned:,} steps, {state.identity.steps_per_epoch:,} an epoch"]
+    if train.warmup_steps > planned / 2:
+        notes.append(
+            f"the learning rate warms up over {train.warmup_steps:,} of {planned:,} steps: little will be learned; "
+            "raise train.epochs (or name train.steps), and lower train.warmup_steps and train.max_batch_seconds"
+        )
+    return notes
 
 
 def _continue(state: TrainState, saved: _Saved, identity: Identity, config: SpeechRun) -> list[str]:
@@ -344,7 +352,7 @@ def _started(
         step=state.progress.step,
         planned=state.progress.planned,
         epoch=min(state.place.epoch, last_epoch(state)),
-        epochs=state.identity.epochs,
+        epochs=state.identity.epochs if state.identity.steps is None else last_epoch(state),
         steps_per_epoch=state.identity.steps_per_epoch,
         session=session.id,
         frontend=frontend,

@@ -52,7 +52,9 @@ def decode(path_or_bytes: Path | str | bytes) -> np.ndarray:
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+    except IsADirectoryError:
+        raise AudioError("missing_file", f"{path}: a folder; expected a file") from None
+    except (FileNotFoundError, NotADirectoryError):
         raise AudioError("missing_file", f"{path}: no such file") from None
     except OSError as error:
         raise AudioError("unreadable", f"{path}: {error.strerror or error}") from None

@@ -16,6 +16,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "dvc.yaml").write_text("stages: {}\n")
     for name in ("quran", "digits"):
         (root / "configs" / f"{name}.yaml").write_text(CONFIG)
+        (root / "data" / "manifests" / name).mkdir(parents=True)
     monkeypatch.chdir(root)
     for name in ("LAYL_ROOT", "LAYL_STOP_AT", "LAYL_STOP_AFTER", "LAYL_UNTIL_STEP", "LAYL_ON_CHANGE"):
         monkeypatch.delenv(name, raising=False)

@@ -58,7 +58,7 @@ def test_json_lists_texts_and_errors_in_order(exported, cli):
     result = cli.invoke(app, ["transcribe", "bad.wav", "7.wav", "--json"])
     assert result.exit_code == 65
     assert json.loads(result.stdout) == [
-        {"file": "bad.wav", "error": "bad.wav: no audio"},
+        {"file": "bad.wav", "error": "no audio"},
         {"file": "7.wav", "text": "سمعت 7"},
     ]
 

@@ -111,6 +111,25 @@ def test_what_is_not_plain_is_refused_before_anything_is_touched(last, thing):
     assert last.read_bytes() == before and os.listdir(last.parent) == ["last.pt"]
 
 
+class Burglar:
+    """What pickle runs when it is loaded."""
+
+    def __init__(self, door: Path):
+        self.door = door
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.door),)
+
+
+def test_what_would_run_when_it_is_loaded_is_not_loaded(last, monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_refuse_objects", lambda *_: None)
+        checkpoint.write(last, {"step": Burglar(tmp_path / "door")})
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        checkpoint.read(last)
+    assert not (tmp_path / "door").exists()
+
+
 def test_a_key_that_is_not_plain_is_refused(last):
     with pytest.raises(TypeError, match="is a bytes"):
         checkpoint.write(last, {"a": {b"key": 1}})

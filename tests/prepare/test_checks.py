@@ -93,6 +93,6 @@ def test_a_source_that_lost_too_much_is_refused_with_reasons_counts_and_examples
 
 
 def test_a_source_that_yields_nothing_is_refused_and_a_torn_line_is_no_loss() -> None:
-    with pytest.raises(DataError, match="not one clip"):
+    with pytest.raises(DataError, match="holds no clip at all"):
         refuse_bad_source("data.sources[0] (nemo)", 0, [], 1.0)
     refuse_bad_source("data.sources[0] (nemo)", 1, [Dropped(0, "m:2", "torn_line")], 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,6 @@ from core.events import Event, Saved, SaveFailed
 from core.run_dir import RunDir, read_json
 from tests.train.conftest import ToyBatch, ToyRecipe, assert_equal, flat, state_of, toy_fit, toy_run, toy_session
 from tests.train.test_checkpoints import of, state
-from train.checkpoints import on_host
 from train.loop import TrainingError
 from train.recipe import Loss, Scores
 
@@ -72,7 +72,7 @@ def later(act: Callable[[], None], seconds: float = 0.1) -> threading.Timer:
 
 def test_what_is_written_is_the_state_as_it_was(run: RunDir, disk: Disk) -> None:
     checkpoints, now = of(run), state(3)
-    before = on_host(now.state_dict())
+    before = copy.deepcopy(now.state_dict())
     checkpoints.begin_save(now)
     assert disk.begun.wait(10)
     with torch.no_grad():

@@ -85,6 +85,18 @@ def test_a_changed_transcript_ends_the_epoch_and_warms_up(
     assert rates(run)[12] == pytest.approx(schedule.lr(11))
 
 
+def test_a_warm_up_after_a_change_goes_on_in_the_next_session(
+    run: RunDir, train_rows: list[Row], valid_rows: list[Row]
+) -> None:
+    config = tiny_config(train={"steps": 20, "log_every_steps": 1})
+    sit(run, config, until_step=7)
+    publish_rows(run, [retold(train_rows[0], "two"), *train_rows[2:]], valid_rows)
+    for step in (8, 9, 11):
+        sit(run, config, until_step=step)
+    schedule = train.loop.Schedule(tiny_config().train.lr, 3, 0.05, 20)
+    assert [rates(run)[step] / schedule.lr(step - 1) for step in (8, 9, 10, 11)] == pytest.approx([1 / 3, 2 / 3, 1, 1])
+
+
 def test_added_removed_and_changed_clips_are_counted(
     run: RunDir, tmp_path: Path, train_rows: list[Row], valid_rows: list[Row]
 ) -> None:
@@ -236,11 +248,31 @@ def test_a_fixed_change_after_ten_minutes_of_training_is_refused_and_nothing_tou
     assert (outcome.kind, outcome.exit_code, outcome.from_step, outcome.to_step) == ("invalid", 65, 6, 6)
     said = capsys.readouterr().err
     assert "model.width: 16 -> 32" in said
-    assert "0.2 h of training that this does not fit; nothing was touched" in said
-    assert "take the change back, or begin anew: `layl train tiny --on-change archive`" in said
+    assert "tiny has 0.2 h of training, and this does not fit it; nothing was touched" in said
+    assert "or begin anew: `layl train tiny --on-change archive`" in said
+    assert "problems" not in said
     assert snapshot(run) == before
     # taken back, it goes on
     assert sit(run).kind == "finished"
+
+
+def test_a_finished_run_is_never_put_aside_unasked(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sit(run).kind == "finished"
+    before = snapshot(run)
+    assert sit(run, WIDER).kind == "invalid"
+    assert "tiny is finished, and this does not fit it" in capsys.readouterr().err
+    assert snapshot(run) == before
+
+
+def test_steps_that_are_named_make_epochs_that_are_shown(run: RunDir) -> None:
+    sit(run, tiny_config(train={"steps": 12}), until_step=2)
+    # five batches an epoch
+    assert started(run).epochs == 3
+
+
+def test_a_run_that_ends_within_its_warm_up_is_warned_of(run: RunDir) -> None:
+    sit(run, tiny_config(train={"warmup_steps": 7}), until_step=1)
+    assert any("warms up over 7 of 12 steps: little will be learned" in note for note in started(run).notes)
 
 
 @pytest.mark.parametrize(
@@ -258,9 +290,9 @@ def test_a_fixed_change_puts_the_run_aside_when_asked_or_when_little_is_lost(
     aside = run.archive / "tiny-1"
     assert (aside / "last.pt").read_bytes() == before["last.pt"]
     assert checkpoint.read(run.last)["progress"]["step"] == 2
-    assert f"begins anew (model.width: 16 -> 32); the run of before is in {aside}" in capsys.readouterr().err
+    assert started(run).notes[0] == f"begins anew (model.width: 16 -> 32); the run of before is in {aside}"
     assert [event.step for event in events_of(run) if isinstance(event, Started)] == [0]
-    assert started(run).notes[0].startswith("new run")
+    assert started(run).notes[1].startswith("new run")
     # the new run's files are its own, and the session's output did not go with the old ones
     assert [path.name for path in run.step_files()] == []
     assert run.output.read_text() == "what this session prints"
