@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test check digits torture clean
+.PHONY: help run test check digits torture e2e prefect-up prefect-down clean
 
 PYTHON ?=
 DIGITS := george jackson lucas nicolas theo yweweler
@@ -19,7 +19,7 @@ unexport PYTHONHOME
 say = @printf '%s\n' "layl: $(1)"
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-18s %s\n' "$$name" "$$text"; done
 
 run: .venv/installed-run ## install, then data -> training -> shipped model for the embedded sample (dvc repro); again = go on
 	$(call say,dvc repro: prepare (makes the sample corpus) -> train -> export; Ctrl+C saves and the same command goes on)
@@ -51,6 +51,15 @@ digits: .venv/installed-run ## real speech: six runs, each tested on the speaker
 
 torture: .venv/installed-test ## kill a small run KILLS=200 times at random moments and compare it with one never touched
 	@python -m tests.torture --kills $(or $(KILLS),200)
+
+e2e: .venv/installed-test ## a real Prefect server and worker in a temporary folder, and what users fear: a table (ten minutes)
+	@python -m tests.e2e
+
+prefect-up: .venv/installed-run ## start a local Prefect server, pool and worker, and deploy; schedules you turned on stay on
+	@python -m flows.local up
+
+prefect-down: ## end that worker (a session is saved first) and server
+	@python -m flows.local down
 
 clean: ## remove .venv/ and caches of tools; runs/, data/, models/ and metrics/ stay
 	rm -rf .venv .pytest_cache .hypothesis .ruff_cache .import_linter_cache *.egg-info build

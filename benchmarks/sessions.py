@@ -40,25 +40,32 @@ def restored(root: Path, overrides: tuple[str, ...], until_step: int) -> float:
     return first - began
 
 
+def saved_step(run: RunDir) -> int:
+    return int((read_json(run.last_facts) or {}).get("step") or 0)
+
+
 def stopped(root: Path, overrides: tuple[str, ...]) -> float:
     """Seconds from SIGTERM to ``layl train`` until it has ended with everything saved."""
     run = RunDir(root, NAME)
     run.status.unlink(missing_ok=True)
-    before = read_json(run.last_facts)["step"]
+    before = saved_step(run)
     command = [sys.executable, "-P", "-m", "cli", "train", NAME]
     for override in overrides:
         command += ["--set", override]
     child = subprocess.Popen(
         command, cwd=root, env=trainer_environment(os.environ), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    while int((read_json(run.status) or {}).get("step") or 0) < before + 2:
-        if child.poll() is not None:
-            raise RuntimeError(f"the session ended by itself with {child.returncode}; see {run.output}")
-        time.sleep(0.02)
-    child.terminate()
-    began = time.perf_counter()
-    code = child.wait()
-    if code != 75 or read_json(run.last_facts)["step"] < before + 2:
+    try:
+        while int((read_json(run.status) or {}).get("step") or 0) < before + 2:
+            if child.poll() is not None:
+                raise RuntimeError(f"the session ended by itself with {child.returncode}; see {run.output}")
+            time.sleep(0.02)
+        began = time.perf_counter()
+        child.terminate()
+        code = child.wait()
+    finally:
+        child.kill()
+    if code != 75 or saved_step(run) < before + 2:
         raise RuntimeError(f"the session ended with {code} and did not save; see {run.output}")
     return time.perf_counter() - began
 

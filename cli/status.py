@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
-from cli.words import caveat, duration, rate, steps, time_of_day
 from core.run_dir import RunDir, read_json
+from core.words import caveat, duration, rate, steps, time_of_day
 
 #: How an ended session is called once its process is gone; what was refused changed nothing.
 PHASE_OF_OUTCOME = {

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.place import FRONTEND, RUN, SET, Frontend, open_run
-from cli.words import steps
 from core.errors import DataError
 from core.run_dir import RunDir, read_json
+from core.words import steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

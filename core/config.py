@@ -72,6 +72,12 @@ class TrainSection(Section):
     )
     keep_checkpoints: int = setting(10, "free", "newest step_*.pt kept for averaging; 0 keeps all", ge=0)
     checkpoint_minutes: float = setting(10.0, "free", "wall minutes between two saves of last.pt", gt=0)
+    min_session_minutes: float = setting(
+        15.0, "free", "a scheduled session that would be shorter than this is skipped", ge=0
+    )
+    max_late_hours: float = setting(
+        2.0, "free", "a session that begins later than this after its time is skipped", ge=0
+    )
     max_bad_rows: int = setting(20, "free", "rows that fail to decode before the session stops", ge=0)
 
 

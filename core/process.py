@@ -64,7 +64,7 @@ def boot_id() -> str:
         return ""
 
 
-def owner_facts(frontend: str, session: str) -> dict[str, Any]:
+def owner_facts(frontend: str, session: str, flow_run: str | None = None) -> dict[str, Any]:
     """What ``owner.json`` says of this process."""
     mark = mark_of(os.getpid())
     return {
@@ -74,6 +74,7 @@ def owner_facts(frontend: str, session: str) -> dict[str, Any]:
         "boot_id": boot_id(),
         "frontend": frontend,
         "session": session,
+        "flow_run": flow_run,
     }
 
 

@@ -251,6 +251,11 @@ class RunDir:
         return self.path / "owner.json"
 
     @property
+    def flow(self) -> Path:
+        """flow.json: the Prefect flow run that drives this run's session, and its process."""
+        return self.path / "flow.json"
+
+    @property
     def output(self) -> Path:
         """What the trainer printed, all sessions."""
         return self.path / "output.log"

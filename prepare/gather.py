@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
@@ -21,6 +21,10 @@ from prepare.cache import Cache, FileFact, Files, Heard
 from prepare.clip import Clip, Rejected, Shard, ShardedReader, SourceReader
 
 Report = Callable[[str], None]
+#: (why a file cannot be used, its numbers, its int16 samples where they are wanted)
+Sound = tuple[str | None, dict[str, Any], bytes | None]
+#: Decodes files (absolute paths; whether samples are wanted) and gives what they are, in order.
+HearAll = Callable[[Sequence[str], bool], Iterable[Sound]]
 
 #: Packs of file audio end about every so many clips, at names that a hash picks: a file that comes or goes changes
 #: the pack it belongs to and no other.
@@ -30,6 +34,8 @@ _MOST_CLIPS, _MOST_SECONDS = 1500, 7200
 #: Below this many files the start of worker processes costs more than it brings.
 _WORTH_A_POOL = 64
 _WINDOW = 256
+#: Files that somebody else's workers get at a time.
+_HANDED_OUT = 2000
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,7 @@ class Gatherer:
     pack: bool
     workers: int
     report: Report
+    hear_all: HearAll | None = None
 
     def gather(self, reader: SourceReader, name: str) -> list[Heard | Rejected]:
         """Every clip of a source, in its order. Audio of one pack at most is in memory at a time."""
@@ -155,7 +162,7 @@ class _Decoder:
 
     def __init__(self, gatherer: Gatherer, files: Files, name: str):
         self.root, self.cache, self.keep = gatherer.root, gatherer.cache, gatherer.pack
-        self.workers, self.report = gatherer.workers, gatherer.report
+        self.workers, self.report, self.hear_all = gatherer.workers, gatherer.report, gatherer.hear_all
         self.files, self.name = files, name
 
     def decode(self, clips: list[Clip]) -> Iterator[Decoded]:
@@ -164,13 +171,14 @@ class _Decoder:
         self.report(f"{self.name}: {len(clips):,} files, {unknown:,} to decode")
         with ExitStack() as stack:
             pool: ProcessPoolExecutor | None = None
-            if self.workers > 1 and unknown >= _WORTH_A_POOL:
+            if self.hear_all is None and self.workers > 1 and unknown >= _WORTH_A_POOL:
                 # spawned: a fork of a process with threads (a flow's) may hang
                 context = multiprocessing.get_context("spawn")
                 pool = stack.enter_context(ProcessPoolExecutor(min(self.workers, unknown), mp_context=context))
             done = 0
-            for start in range(0, len(clips), _WINDOW):
-                window = pairs[start : start + _WINDOW]
+            size = _WINDOW if self.hear_all is None else _HANDED_OUT
+            for start in range(0, len(clips), size):
+                window = pairs[start : start + size]
                 yield from self._window(window, pool)
                 before, done = done, done + sum(f is not None and not known for _, (f, known) in window)
                 if done // 1000 > before // 1000:
@@ -193,9 +201,11 @@ class _Decoder:
                 "(out of memory, or a file that breaks the decoder); what was decoded before is kept, prepare again"
             ) from None
 
-    def _sounds(self, paths: list[str], pool: ProcessPoolExecutor | None) -> Iterator[_Sound]:
+    def _sounds(self, paths: list[str], pool: ProcessPoolExecutor | None) -> Iterator[Sound]:
+        if self.hear_all is not None:
+            return iter(self.hear_all(paths, self.keep))
         keep = [self.keep] * len(paths)
-        return map(_hear, paths, keep) if pool is None else pool.map(_hear, paths, keep, chunksize=8)
+        return map(hear, paths, keep) if pool is None else pool.map(hear, paths, keep, chunksize=8)
 
     def _state(self, clip: Clip) -> _State:
         assert clip.audio is not None, clip.name
@@ -213,10 +223,10 @@ class _Decoder:
 
 #: (what is known of the file or at least which file it is, whether it was decoded before)
 _State = tuple[FileFact | None, bool]
-_Sound = tuple[str | None, dict[str, Any], bytes | None]
 
 
-def _hear(path: str, keep: bool) -> _Sound:
+def hear(path: str, keep: bool) -> Sound:
+    """One file: why it cannot be used, or its digest, length and peak, and its samples if they are to be kept."""
     from core.speech.audio import AudioError, decode, to_int16
 
     try:

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from core.errors import DataError
 from core.lock import hold_file
@@ -22,6 +22,9 @@ from prepare.clip import SourceReader
 from prepare.sources import SOURCES
 from prepare.splits import Before, Leak, Splits, assign, leaks
 
+if TYPE_CHECKING:
+    from prepare.gather import HearAll
+
 #: fields of ``data`` that say how rows are used in training; the manifests do not depend on them
 #: Part of every key: counts up when the same clips would be judged or split differently.
 _RULES = 2
@@ -35,26 +38,33 @@ def prepare(
     strict: bool = False,
     report: Callable[[str], None] = print,
     workers: int | None = None,
+    hear_all: HearAll | None = None,
 ) -> dict[str, Any]:
     """Publish the manifests of a run from its sources; returns the meta file's content.
 
     strict: refuse to publish when something leaks from one split into another. workers: processes that decode, one a
-    core unless said otherwise; the result does not depend on it. Raises DataError for sources that cannot be used
-    (what was published before stays) and BusyError while another process prepares the same run.
+    core unless said otherwise, or ``hear_all`` instead; the result does not depend on it. Raises DataError for sources
+    that cannot be used (what was published before stays) and BusyError while another process prepares the same run.
     """
     busy = f"{run.name} is being prepared by another process; wait for it and try again"
     with hold_file(run.prepare_lock, lambda: busy):
-        return _Preparation(run, config, strict, report, workers or os.cpu_count() or 1).meta()
+        return _Preparation(run, config, strict, report, workers or os.cpu_count() or 1, hear_all).meta()
 
 
 class _Preparation:
     """One call of prepare, with the lock held."""
 
     def __init__(
-        self, run: RunDir, config: SpeechRun, strict: bool, report: Callable[[str], None], workers: int
+        self,
+        run: RunDir,
+        config: SpeechRun,
+        strict: bool,
+        report: Callable[[str], None],
+        workers: int,
+        hear_all: HearAll | None,
     ) -> None:
         self.run, self.config, self.strict = run, config, strict
-        self.report, self.workers = report, workers
+        self.report, self.workers, self.hear_all = report, workers, hear_all
         self.cache = Cache(run.prepare_cache, run.packs)
         self.wheres = [f"data.sources[{index}]" for index in range(len(config.data.sources))]
         self.readers: list[SourceReader] = [
@@ -139,7 +149,7 @@ class _Preparation:
     def _judged(self) -> Judged:
         from prepare.gather import Gatherer
 
-        gatherer = Gatherer(self.run.root, self.cache, self.config.data.pack, self.workers, self.report)
+        gatherer = Gatherer(self.run.root, self.cache, self.config.data.pack, self.workers, self.report, self.hear_all)
         sources = [
             gatherer.gather(reader, source.kind)
             for reader, source in zip(self.readers, self.config.data.sources, strict=True)

@@ -38,6 +38,8 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 #: A trainer killed this moment may leave loader processes that hold its lock until they notice.
 LOCK_WAIT_SECONDS = 5.0
 OUTPUT_READ_BYTES = 65_536
+#: How long a supervisor that was told to go waits for its child: Prefect kills it 30 s after the first signal.
+LEAVE_SECONDS = 25.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,8 @@ class SessionRequest:
     until_step: int | None = None
     overrides: tuple[str, ...] = ()
     on_change: str = "refuse"
+    on_cancel: Action = "save"
+    flow_run: str | None = None
     watch: Mark | None = None
 
 
@@ -65,6 +69,8 @@ def trainer_command(wanted: SessionRequest, supervisor: Mark) -> list[str]:
     options += ["--supervisor", str(supervisor)]
     if wanted.watch is not None:
         options += ["--watch", str(wanted.watch)]
+    if wanted.flow_run is not None:
+        options += ["--flow-run", wanted.flow_run]
     if wanted.stop_at is not None:
         options += ["--stop-at", f"{wanted.stop_at:.3f}"]
     if wanted.until_step is not None:
@@ -97,11 +103,13 @@ def supervise(
     command: Callable[[SessionRequest, Mark], list[str]] = trainer_command,
     clock: Callable[[], float] = time.time,
     poll_seconds: float = 0.2,
+    own_signals: bool = True,
 ) -> Outcome:
     """Train in a child until it ends, handing each of its events to the listeners; how long it takes is up to people.
 
     Ctrl+C, SIGTERM and SIGHUP ask for a stop with save; again: the child leaves at once; a third time: it is killed.
-    Any other exception passes the request on, closes the child's stdin and is raised again.
+    Without ``own_signals`` they are left to whoever hears them in this process, and raises. Any other exception asks
+    the child to end as ``on_cancel`` says, closes its stdin, gives it LEAVE_SECONDS and is raised again.
     """
     run, since = wanted.run, clock()
     standing = read_request(run)
@@ -111,18 +119,22 @@ def supervise(
         return Outcome(kind, step, step, f"asked to stop ({standing.by or 'somebody'}) before it started")
     run.path.mkdir(parents=True, exist_ok=True)
     feed = _Feed(wanted, listeners)
-    with run.output.open("ab") as output, run.output.open("rb") as written, _stop_signals() as signals:
+    with run.output.open("ab") as output, run.output.open("rb") as written, _stop_signals(own_signals) as signals:
         began_at = written.seek(0, os.SEEK_END)
         child = _start(command(wanted, mark_of()), run.root, output)
         try:
             _wait(child, feed, signals, wanted, since, say, clock, poll_seconds)
-        except BaseException:
-            _ask(wanted, "tasks.supervise", clock(), say)
+        except BaseException as error:
+            _ask(wanted, type(error).__name__, clock(), say, wanted.on_cancel)
+            _end_input(child)
             _signal(child)
+            with suppress(subprocess.TimeoutExpired):
+                # no longer: who cancels kills this process, and the child, in a session of its own, goes on saving
+                child.wait(LEAVE_SECONDS)
+            feed.drain()
             raise
         finally:
-            if child.stdin:
-                child.stdin.close()
+            _end_input(child)
         feed.drain()
         words = _end_of(written, began_at)
     ending = _ending(child.returncode, feed, words, since, bool(signals.count))
@@ -249,8 +261,13 @@ def _signal(child: subprocess.Popen[bytes]) -> None:
         child.send_signal(getattr(signal, "CTRL_BREAK_EVENT", signal.SIGTERM))
 
 
-def _ask(wanted: SessionRequest, by: str, now: float, say: Callable[[str], None]) -> None:
-    request = StopRequest(request=secrets.token_hex(6), session=wanted.session, action="save", by=by, at=now)
+def _end_input(child: subprocess.Popen[bytes]) -> None:
+    if child.stdin:
+        child.stdin.close()
+
+
+def _ask(wanted: SessionRequest, by: str, now: float, say: Callable[[str], None], action: Action = "save") -> None:
+    request = StopRequest(request=secrets.token_hex(6), session=wanted.session, action=action, by=by, at=now)
     try:
         ask_to_stop(wanted.run, request)
     except OSError as error:
@@ -324,10 +341,10 @@ class _Signals:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[_Signals]:
+def _stop_signals(heard: bool) -> Iterator[_Signals]:
     signals = _Signals()
     former: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
+    if heard and threading.current_thread() is threading.main_thread():
         for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):
             number = getattr(signal, name, None)
             # an ignored signal was ignored on purpose: nohup, a job in the background

@@ -22,7 +22,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("run")
     parser.add_argument("--root", type=Path, required=True, help="the project's folder")
     parser.add_argument("--session", required=True, help="id of the session")
-    parser.add_argument("--frontend", default="shell", choices=["shell", "dvc"])
+    parser.add_argument("--frontend", default="shell", choices=["shell", "dvc", "prefect"])
+    parser.add_argument("--flow-run", help="id of the Prefect flow run that asks")
     parser.add_argument(
         "--supervisor", type=Mark.parse, help="PID:START_TIME of who started this; its end and stdin's are watched"
     )
@@ -44,7 +45,10 @@ def main(argv: list[str] | None = None) -> int:
         with session.signals():
             watched = [mark for mark in (args.supervisor, args.watch) if mark is not None]
             watch_parent(session, watched, stdin=args.supervisor is not None, grace_seconds=SAVE_GRACE_SECONDS)
-            return run_session(run, config, session, frontend=args.frontend, on_change=args.on_change).exit_code
+            outcome = run_session(
+                run, config, session, frontend=args.frontend, on_change=args.on_change, flow_run=args.flow_run
+            )
+            return outcome.exit_code
     except LaylError as error:
         say(str(error))
         return error.exit_code

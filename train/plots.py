@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from core.run_dir import RunDir, write_text
+from train.views import Rows, series
 
 # the same numbers give the same bytes
 matplotlib.rcParams["svg.hashsalt"] = "layl"
 matplotlib.rcParams["svg.fonttype"] = "none"
 
-Rows = Sequence[Mapping[str, str]]
 BLUE, ORANGE, GREEN, GREY = "#2f6fb5", "#c7641d", "#3a8f5c", "#666666"
-
-
-def series(rows: Rows, column: str, factor: float = 1.0) -> tuple[list[int], list[float]]:
-    """Steps and values of a column, rows without it left out."""
-    pairs = [(int(row["step"]), float(row[column]) * factor) for row in rows if row.get(column)]
-    return [step for step, _ in pairs], [value for _, value in pairs]
 
 
 def _loss(axes: Axes, rows: Rows) -> None:

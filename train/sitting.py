@@ -21,7 +21,6 @@ from core.errors import ConfigError, DataError
 from core.events import Emit, Event, EventLog, Phase, Rewarmed, Started, read_events
 from core.manifest import Prepared, data_id, read_prepared
 from core.outcome import Outcome
-from core.process import owner_facts
 from core.run_dir import RunDir, read_json, write_json, write_text
 from core.saying import or_said, say
 from core.seen import held_out_origins, origins_of
@@ -87,7 +86,7 @@ def train_session(run: RunDir, config: SpeechRun, session: Session, *, frontend:
     saved = _saved(run, checkpoints, identity, config, built.rows, held_out_origins(prepared.splits))
     aside: list[str] = []
     if saved is not None and saved.decision.refused:
-        aside = [_put_aside(run, saved, on_change, session, frontend)]
+        aside = [_put_aside(run, saved, on_change)]
         saved = None
 
     log = EventLog(run.events)
@@ -267,7 +266,7 @@ def changed_rows(remembered: Any, known_id: str, rows: Any) -> str:
     return f"+{added:,} -{removed:,} ~{changed:,} clips"
 
 
-def _put_aside(run: RunDir, saved: _Saved, on_change: str, session: Session, frontend: str) -> str:
+def _put_aside(run: RunDir, saved: _Saved, on_change: str) -> str:
     """Archive the run that does not fit any more, or refuse; returns what to say."""
     progress = saved.state["progress"]
     finished = progress["step"] >= progress["planned"] > 0
@@ -281,11 +280,10 @@ def _put_aside(run: RunDir, saved: _Saved, on_change: str, session: Session, fro
         )
     where = archive(run)
     run.path.mkdir(parents=True)
-    # a request to stop is this session's, and so is what it prints
-    for path in (run.control, run.output):
+    # a request to stop is this session's, and so is what it prints and who it is
+    for path in (run.owner, run.control, run.output):
         with contextlib.suppress(FileNotFoundError):
             (where / path.name).replace(path)
-    write_json(run.owner, owner_facts(frontend, session.id))
     return f"begins anew ({'; '.join(saved.decision.refused)}); the run of before is in {where}"
 
 

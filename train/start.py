@@ -24,11 +24,13 @@ from train.views import StatusFile
 SAVE_GRACE_SECONDS = 120.0
 
 
-def run_session(run: RunDir, config: SpeechRun, session: Session, *, frontend: str, on_change: str) -> Outcome:
+def run_session(
+    run: RunDir, config: SpeechRun, session: Session, *, frontend: str, on_change: str, flow_run: str | None = None
+) -> Outcome:
     """Train until the run is finished or the session ends. Raises BusyError when another session holds the run."""
     with hold(run, wait_seconds=SAVE_GRACE_SECONDS if _is_ending(run) else 0.0):
         try:
-            outcome = _outcome(run, config, session, frontend=frontend, on_change=on_change)
+            outcome = _outcome(run, config, session, frontend=frontend, on_change=on_change, flow_run=flow_run)
             with or_said():
                 _write_result(run, session, outcome)
             with or_said():
@@ -39,10 +41,10 @@ def run_session(run: RunDir, config: SpeechRun, session: Session, *, frontend: s
                 run.owner.unlink(missing_ok=True)
 
 
-def _own(run: RunDir, session: Session, frontend: str) -> None:
+def _own(run: RunDir, session: Session, frontend: str, flow_run: str | None) -> None:
     """Write down whose the run is now, and remove what was meant for the sessions before."""
     run.path.mkdir(parents=True, exist_ok=True)
-    write_json(run.owner, owner_facts(frontend, session.id))
+    write_json(run.owner, owner_facts(frontend, session.id, flow_run))
     run.result.unlink(missing_ok=True)
     if session.clear_requests():
         say(f"removed a stop file of before this session: {run.stop_file}")
@@ -55,10 +57,12 @@ def _is_ending(run: RunDir) -> bool:
     return run.stop_file.exists() or (asked is not None and asked.session in (None, holder))
 
 
-def _outcome(run: RunDir, config: SpeechRun, session: Session, *, frontend: str, on_change: str) -> Outcome:
+def _outcome(
+    run: RunDir, config: SpeechRun, session: Session, *, frontend: str, on_change: str, flow_run: str | None
+) -> Outcome:
     step_before = _step_of(run)
     try:
-        _own(run, session, frontend)
+        _own(run, session, frontend, flow_run)
 
         from train.sitting import train_session
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -23,6 +23,8 @@ COLUMNS: tuple[str, ...] = (
 
 #: A cell that ends a torn row: a number that lost its last digits is a number, too.
 TORN = "torn"
+
+Rows = Sequence[Mapping[str, str]]
 
 
 class StatusFile:
@@ -85,6 +87,12 @@ def read_log(run: RunDir) -> list[dict[str, str]]:
 def _is_whole(row: dict[Any, Any]) -> bool:
     """Whether a row has all its cells: what a kill or a full disk tore has fewer, or its end is marked."""
     return None not in row and None not in row.values() and TORN not in row.values() and row["step"].isdigit()
+
+
+def series(rows: Rows, column: str, factor: float = 1.0) -> tuple[list[int], list[float]]:
+    """Steps and values of a column, rows without it left out."""
+    pairs = [(int(row["step"]), float(row[column]) * factor) for row in rows if row.get(column)]
+    return [step for step, _ in pairs], [value for _, value in pairs]
 
 
 def training_cells(event: Trained) -> dict[str, Any]:

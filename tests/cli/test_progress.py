@@ -5,10 +5,11 @@ import time
 
 import pytest
 
-from cli.progress import PlainProgress, TerminalProgress, progress_line, sentences
-from cli.words import duration
+from cli.progress import TerminalProgress
 from core.events import Evaluated, Rewarmed, SaveFailed, Skipped, Started, Trained
 from core.status import Status
+from core.telling import PlainProgress, progress_line, sentences
+from core.words import duration
 
 
 def started(**changes):

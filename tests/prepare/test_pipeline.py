@@ -168,7 +168,7 @@ def test_unchanged_says_so_and_reads_no_audio(tmp_path: Path, monkeypatch: pytes
     corpus(tmp_path)
     first = prepared(tmp_path)
     before = files_of(RunDir(tmp_path, "mine").manifests)
-    monkeypatch.setattr(gather, "_hear", None)
+    monkeypatch.setattr(gather, "hear", None)
     again = prepared(tmp_path)
 
     assert first.has("12 to decode") and again == ["mine: unchanged, " + first[-1].partition("published, ")[2]]
@@ -230,8 +230,8 @@ def test_a_new_first_line_in_a_manifest_decodes_one_file(tmp_path: Path, monkeyp
     corpus(tmp_path)
     prepared(tmp_path)
     heard: list[str] = []
-    hear = gather._hear
-    monkeypatch.setattr(gather, "_hear", lambda path, keep: (heard.append(path), hear(path, keep))[1])
+    hear = gather.hear
+    monkeypatch.setattr(gather, "hear", lambda path, keep: (heard.append(path), hear(path, keep))[1])
     manifest = tmp_path / "data/raw/m.jsonl"
     (tmp_path / "data/raw/new.wav").write_bytes(encoded(noise(77)))
     row = json.dumps({"audio": "new.wav", "text": "one two", "reciter": "r0"})

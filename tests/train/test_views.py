@@ -12,8 +12,8 @@ import pytest
 from core.events import Evaluated, Event, Finished, Paused, Phase, Started, Trained
 from core.run_dir import RunDir, read_json
 from core.status import Status
-from train.plots import draw, series
-from train.views import COLUMNS, LogCsv, Plots, StatusFile, read_log
+from train.plots import draw
+from train.views import COLUMNS, LogCsv, Plots, StatusFile, read_log, series
 
 STARTED = Started(
     step=0, planned=100, epoch=1, epochs=2.0, steps_per_epoch=50, session="s", frontend="shell", device="cpu"

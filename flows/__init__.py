@@ -1,0 +1,1 @@
+"""What Prefect runs: thin flows over the same code that the shell and DVC run."""
